@@ -1,0 +1,67 @@
+# Everything runs inside .venv, which `setup` makes and keeps equal to requirements.lock.
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.setup-done
+PYTHONS := $(or $(PYTHON),python3.13 python3.12 python3.11 python3)
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow lint format bench lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: $(STAMP) ## make .venv (PYTHON=... picks the interpreter) and install the locked versions
+
+demo: setup ## learn skills in the 2-D maze in minutes on a laptop; figure and table
+	$(BIN)/becl maze --demo
+
+test: setup ## run the quick tests (ARGS=... goes to pytest)
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+test-slow: setup ## run the tests that take minutes (ARGS=... goes to pytest)
+	$(BIN)/python -m pytest -m slow $(ARGS)
+
+lint: setup ## check style, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+format: setup ## fix what can be fixed, then format
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+bench: setup ## time the maze study on this machine
+	$(BIN)/python -m benchmarks.maze
+
+# uv resolves for every Python and platform at once; it lives in a throw-away environment because nothing else needs it.
+# Versions already locked stay as long as they fit; ARGS=--upgrade takes the newest of everything.
+lock: $(BIN)/python ## write requirements.lock again (ARGS=--upgrade for newer versions)
+	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && \
+	$(BIN)/python -m venv "$$tmp" && \
+	"$$tmp/bin/pip" --disable-pip-version-check --quiet install uv && \
+	"$$tmp/bin/uv" pip compile --quiet --universal --python-version 3.11 --extra dev \
+		--no-annotate --no-emit-index-url --no-emit-find-links \
+		--custom-compile-command "make lock" $(ARGS) pyproject.toml --output-file requirements.lock
+
+clean: ## remove caches and build outputs (keeps runs/, results/ and .venv; the next setup reinstalls)
+	rm -rf dist build .pytest_cache .ruff_cache $(STAMP)
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): requirements.lock pyproject.toml | $(BIN)/python
+	@echo "Installing the versions in requirements.lock into $(VENV) ..."
+	@$(PIP) install --requirement requirements.lock
+	@$(PIP) install --no-deps --editable .
+	@touch $@
+
+# Each candidate is run rather than looked up: a launcher may be on the path without its interpreter, or lack venv.
+$(BIN)/python:
+	@for python in $(PYTHONS); do \
+		if "$$python" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+			echo "Making $(VENV) with $$("$$python" --version) ..."; \
+			exec "$$python" -m venv $(VENV); \
+		fi; \
+	done; \
+	echo "No Python 3.11 or newer with venv (tried: $(PYTHONS)); install one, or name it with PYTHON=..." >&2; \
+	exit 1

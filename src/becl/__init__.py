@@ -1,0 +1,1 @@
+"""Unsupervised skill discovery by behavior contrastive learning."""

@@ -1,0 +1,9 @@
+"""What a method needs to know of an environment."""
+
+from typing import NamedTuple
+
+
+class EnvSpec(NamedTuple):
+    obs_dim: int
+    action_dim: int
+    episode_length: int
