@@ -1,0 +1,153 @@
+"""Networks as pytrees of arrays, how they start, and the optimiser that moves them.
+
+Two traditions meet here and both matter for reproducing numbers: URLB starts every layer orthogonal and steps with the
+usual Adam; the maze study starts every layer uniform in ±1/sqrt(fan-in) and steps with an Adam whose epsilon is large
+and stands beside the uncorrected second moment.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+
+class Moments(NamedTuple):
+    """Running sums over all data seen, without forgetting."""
+
+    number: Float[Array, ""]
+    total: Float[Array, " dim"]
+    squares: Float[Array, " dim"]
+
+
+class Linear(eqx.Module):
+    weight: Float[Array, "in out"]
+    bias: Float[Array, " out"]
+
+    def __call__(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch out"]:
+        return x @ self.weight + self.bias
+
+
+class MLP(eqx.Module):
+    """Linear layers with ReLU between them; inputs are whitened first when `moments` are kept."""
+
+    layers: tuple[Linear, ...]
+    moments: Moments | None = None
+
+    def __call__(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch out"]:
+        if self.moments is not None:
+            x = whiten(jax.lax.stop_gradient(self.moments), x)
+        for layer in self.layers[:-1]:
+            x = jax.nn.relu(layer(x))
+        return self.layers[-1](x)
+
+    def observe(self, x: Float[Array, "*batch in"]) -> "MLP":
+        """The same network having seen `x` (changes nothing unless it keeps moments)."""
+        if self.moments is None:
+            return self
+        return MLP(self.layers, add_moments(self.moments, x))
+
+
+@dataclass(frozen=True)
+class Network:
+    """An MLP's hyper-parameters."""
+
+    hidden: tuple[int, ...] = (1024, 1024)
+    """Width of each hidden layer."""
+    start: Literal["orthogonal", "uniform"] = "orthogonal"
+    """Initial weights: orthogonal with zero bias (URLB), or uniform in ±1/sqrt(fan-in) (maze study)."""
+    normalize: bool = False
+    """Whiten inputs with running statistics of all data seen."""
+
+    def init(self, key: PRNGKeyArray, in_dim: int, out_dim: int) -> MLP:
+        sizes = (in_dim, *self.hidden, out_dim)
+        keys = jax.random.split(key, len(sizes) - 1)
+        layer = {"orthogonal": orthogonal_layer, "uniform": uniform_layer}[self.start]
+        layers = tuple(layer(k, i, o) for k, i, o in zip(keys, sizes[:-1], sizes[1:], strict=True))
+        return MLP(layers, init_moments(in_dim) if self.normalize else None)
+
+
+def orthogonal_layer(key: PRNGKeyArray, in_dim: int, out_dim: int) -> Linear:
+    weight = jax.nn.initializers.orthogonal()(key, (in_dim, out_dim))
+    return Linear(weight, jnp.zeros(out_dim))
+
+
+def uniform_layer(key: PRNGKeyArray, in_dim: int, out_dim: int) -> Linear:
+    bound = in_dim**-0.5
+    weight_key, bias_key = jax.random.split(key)
+    weight = jax.random.uniform(weight_key, (in_dim, out_dim), minval=-bound, maxval=bound)
+    return Linear(weight, jax.random.uniform(bias_key, (out_dim,), minval=-bound, maxval=bound))
+
+
+def init_moments(dim: int) -> Moments:
+    return Moments(jnp.array(0.01), jnp.zeros(dim), jnp.full(dim, 0.01))
+
+
+def add_moments(moments: Moments, x: Float[Array, "*batch dim"]) -> Moments:
+    x = x.reshape(-1, x.shape[-1])
+    return Moments(moments.number + len(x), moments.total + x.sum(0), moments.squares + jnp.square(x).sum(0))
+
+
+def mean_and_std(moments: Moments) -> tuple[Float[Array, " dim"], Float[Array, " dim"]]:
+    mean = moments.total / moments.number
+    variance = jnp.maximum(moments.squares / moments.number - jnp.square(mean), 0.01)
+    return mean, jnp.sqrt(variance)
+
+
+def whiten(moments: Moments, x: Float[Array, "*batch dim"]) -> Float[Array, "*batch dim"]:
+    mean, std = mean_and_std(moments)
+    return jnp.clip((x - mean) / std, -5.0, 5.0)
+
+
+def unit(x: Float[Array, "*batch dim"]) -> Float[Array, "*batch dim"]:
+    """Projection on the unit sphere."""
+    squares = jnp.sum(jnp.square(x), -1, keepdims=True)
+    return x * jax.lax.rsqrt(jnp.maximum(squares, 1e-24))
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam's hyper-parameters."""
+
+    learning_rate: float = 1e-4
+    eps: float = 1e-8
+    corrected: bool = True
+    """Whether the second moment is bias-corrected before `eps` is added, as usual. The maze study adds it before the
+    correction, so that its 1e-3 acts like 0.03 at the first step and like 1e-3 only after thousands."""
+
+    def init(self, params: PyTree) -> optax.OptState:
+        return self._transform().init(params)
+
+    def update(self, params: PyTree, grads: PyTree, state: optax.OptState) -> tuple[PyTree, optax.OptState]:
+        updates, state = self._transform().update(grads, state, params)
+        return optax.apply_updates(params, updates), state
+
+    def _transform(self) -> optax.GradientTransformation:
+        if self.corrected:
+            return optax.adam(self.learning_rate, eps=self.eps)
+        return uncorrected_adam(self.learning_rate, self.eps)
+
+
+def uncorrected_adam(
+    learning_rate: float, eps: float, b1: float = 0.9, b2: float = 0.999
+) -> optax.GradientTransformation:
+    """Adam stepping by lr·sqrt(1−b2^t)/(1−b1^t) · m/(sqrt(v) + eps)."""
+
+    def init(params):
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        return optax.ScaleByAdamState(jnp.zeros([], jnp.int32), zeros, zeros)
+
+    def update(updates, state, params=None):
+        del params
+        count = state.count + 1
+        mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, updates)
+        nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * jnp.square(g), state.nu, updates)
+        t = count.astype(jnp.float32)
+        step = learning_rate * jnp.sqrt(1 - b2**t) / (1 - b1**t)
+        steps = jax.tree.map(lambda m, v: -step * m / (jnp.sqrt(v) + eps), mu, nu)
+        return steps, optax.ScaleByAdamState(count, mu, nu)
+
+    return optax.GradientTransformation(init, update)

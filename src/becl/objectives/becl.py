@@ -1,0 +1,230 @@
+"""BeCL: Behavior Contrastive Learning (Yang et al., ICML 2023).
+
+Rewards states that are like states of the same skill and unlike states of other skills, and so maximises the
+information two trajectories of one skill have about each other. With features f on the unit sphere, temperature κ,
+a positive s⁺ (same skill, another trajectory) and negatives S⁻ (other skills),
+
+    L(s) = −log [ exp(f(s)·f(s⁺)/κ) / (exp(f(s)·f(s⁺)/κ) + Σ_{s⁻∈S⁻} exp(f(s)·f(s⁻)/κ)) ]      (Eq. 8)
+    r(s) = E[exp(−L(s))]                                                                     (Eq. 10)
+
+The paper leaves open which state of the other trajectory is the positive, and its released programs differ from the
+equations; `positive` and `denominator` name those choices.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from becl.envs.spec import EnvSpec
+from becl.networks import MLP, Adam, Network, unit
+from becl.objectives.protocol import Batch, Metrics
+from becl.skills import OneHot, skill_index
+
+# Anchors priced at once: keeps a block of similarities (250 × batch) in a core's cache.
+BLOCK = 250
+
+
+class BeCLState(NamedTuple):
+    encoder: MLP
+    head: MLP | None
+    opt: optax.OptState
+
+
+@dataclass(frozen=True)
+class BeCL:
+    skills: OneHot = OneHot(16)
+    """Number of skills."""
+    temperature: float = 0.5
+    """κ: lower contrasts nearer neighbours harder."""
+    positive: Literal["nearest", "aligned", "random", "mean", "first"] = "nearest"
+    """Which state(s) of the same skill an anchor is pulled to: the most similar one, the one at the same time of its
+    trajectory, a few at random, all of them, or the first in the batch (released URLB code)."""
+    denominator: Literal["paper", "batch", "all"] = "paper"
+    """What the positive competes with: other skills' states counted as the paper's 2(m−1) negatives, each other-skill
+    state of the batch, or every other state of the batch, same skill included (released URLB code)."""
+    hard_negatives: float = 0.0
+    """β: negatives weighted by exp(β·similarity/κ), normalised; 0 weighs them equally."""
+    ramp: float = 0.0
+    """Reward times progress^ramp: the walk through corridors that all skills share costs less."""
+    feature_dim: int = 16
+    network: Network = Network()
+    head: tuple[int, ...] | None = (1024,)
+    """Hidden widths of the projection head behind the encoder; None for no head."""
+    optimizer: Adam = Adam()
+
+    def init(self, key: PRNGKeyArray, env: EnvSpec) -> BeCLState:
+        encoder_key, head_key = jax.random.split(key)
+        encoder = self.network.init(encoder_key, env.obs_dim, self.feature_dim)
+        head = None
+        if self.head is not None:
+            projection = Network(self.head, self.network.start)
+            head = projection.init(head_key, self.feature_dim, self.feature_dim)
+        return BeCLState(encoder, head, self.optimizer.init((encoder, head)))
+
+    def features(self, networks: tuple[MLP, MLP | None], obs: Float[Array, "*b o"]) -> Float[Array, "*b f"]:
+        encoder, head = networks
+        embedding = encoder(obs)
+        return unit(embedding if head is None else head(embedding))
+
+    def fit(self, state: BeCLState, batch: Batch, key: PRNGKeyArray) -> tuple[BeCLState, Metrics]:
+        def loss_fn(networks):
+            features = self.features(networks, batch.next_obs)
+            loss, reward = self.contrast(features, features, batch, jnp.arange(len(features)), key)
+            return loss.mean(), reward.mean()
+
+        networks = (state.encoder, state.head)
+        (loss, ratio), grads = jax.value_and_grad(loss_fn, has_aux=True)(networks)
+        (encoder, head), opt = self.optimizer.update(networks, grads, state.opt)
+        encoder = encoder.observe(batch.next_obs)
+        return BeCLState(encoder, head, opt), {"loss": loss, "ratio": ratio}
+
+    def reward(self, state: BeCLState, batch: Batch, key: PRNGKeyArray) -> tuple[BeCLState, Float[Array, " batch"]]:
+        features = self.features((state.encoder, state.head), batch.next_obs)
+        size = len(features)
+        block = BLOCK if size % BLOCK == 0 else size
+
+        def price(rows):
+            return self.contrast(features[rows], features, batch, rows, key)[1]
+
+        rewards = jax.lax.map(price, jnp.arange(size).reshape(-1, block)).reshape(size)
+        return state, rewards * batch.progress**self.ramp
+
+    def contrast(
+        self,
+        anchors: Float[Array, "anchors f"],
+        features: Float[Array, "batch f"],
+        batch: Batch,
+        rows: Int[Array, " anchors"],
+        key: PRNGKeyArray,
+    ) -> tuple[Float[Array, " anchors"], Float[Array, " anchors"]]:
+        """Loss and reward of the anchors (rows of the batch) against the whole batch."""
+        scores = anchors @ features.T / self.temperature
+        pairs = relate(batch, rows)
+        chosen = POSITIVES[self.positive](scores, pairs, key)
+        if self.denominator == "all":
+            return released_nce(chosen.scores, scores, pairs.other)
+        mass = negative_mass(scores, pairs.negative, self.hard_negatives)
+        if self.denominator == "paper":
+            # Each of the 2(m−1) negatives stands for an equal share of the batch's other-skill states.
+            count = jnp.maximum(pairs.negative.sum(1), 1)
+            mass = mass + jnp.log(2 * (self.skills.dim - 1) / count)
+        losses = info_nce(chosen.scores, mass[:, None])
+        return (
+            jnp.sum(chosen.weights * losses, -1),
+            jnp.sum(chosen.weights * jnp.exp(-losses), -1),
+        )
+
+
+class Pairs(NamedTuple):
+    """How each anchor relates to each state of the batch."""
+
+    other: Bool[Array, "anchors batch"]  # Not the anchor itself.
+    same: Bool[Array, "anchors batch"]  # Another state of the anchor's skill.
+    across: Bool[Array, "anchors batch"]  # The same, from another trajectory where the batch has one.
+    negative: Bool[Array, "anchors batch"]  # A state of another skill.
+    apart: Float[Array, "anchors batch"]  # Distance in time along the trajectories.
+
+
+def relate(batch: Batch, rows: Int[Array, " anchors"]) -> Pairs:
+    skill = skill_index(batch.skill)
+    other = rows[:, None] != jnp.arange(len(skill))
+    same_skill = skill[rows][:, None] == skill
+    same = same_skill & other
+    across = same & (batch.trajectory[rows][:, None] != batch.trajectory)
+    across = jnp.where(across.any(1, keepdims=True), across, same)
+    apart = jnp.abs(batch.progress[rows][:, None] - batch.progress)
+    return Pairs(other, same, across, ~same_skill, apart)
+
+
+class Positives(NamedTuple):
+    scores: Float[Array, "anchors positives"]
+    weights: Float[Array, "anchors positives"]
+
+
+def info_nce(positive: Float[Array, "*#b"], negative_mass: Float[Array, "*#b"]) -> Float[Array, "*b"]:
+    """Eq. 8 for log-scores: −log(e^p / (e^p + e^n)), n the log of the negatives' summed exponentials."""
+    return jax.nn.softplus(negative_mass - positive)
+
+
+def negative_mass(
+    scores: Float[Array, "anchors batch"], negatives: Bool[Array, "anchors batch"], hardness: float
+) -> Float[Array, " anchors"]:
+    """log Σ_j w_j exp(score_j) over the negatives, w_j ∝ exp(hardness · score_j) with mean 1."""
+    peak = jax.lax.stop_gradient(jnp.max(scores, 1, keepdims=True))
+    shifted = jnp.where(negatives, jnp.exp(scores - peak), 0.0)
+    if hardness == 0:
+        return jnp.log(jnp.maximum(shifted.sum(1), 1e-30)) + peak[:, 0]
+    weights = jnp.where(negatives, jnp.exp(hardness * (scores - peak)), 0.0)
+    mean_weight = weights.sum(1) / jnp.maximum(negatives.sum(1), 1)
+    total = jnp.maximum((weights * shifted).sum(1), 1e-30) / jnp.maximum(mean_weight, 1e-30)
+    return jnp.log(total) + peak[:, 0]
+
+
+def released_nce(
+    positive: Float[Array, "anchors 1"],
+    scores: Float[Array, "anchors batch"],
+    other: Bool[Array, "anchors batch"],
+) -> tuple[Float[Array, " anchors"], Float[Array, " anchors"]]:
+    """The released URLB formula: e_p/(Σ_{j≠i} e_j + 1e-6) + 1e-6 with scores shifted by their largest."""
+    peak = jnp.max(jnp.where(other, scores, -jnp.inf), 1)
+    total = jnp.sum(jnp.where(other, jnp.exp(scores - peak[:, None]), 0.0), 1)
+    ratio = jnp.exp(positive[:, 0] - peak) / (total + 1e-6) + 1e-6
+    return -jnp.log(ratio), ratio
+
+
+def nearest(scores: Float[Array, "anchors batch"], pairs: Pairs, key: PRNGKeyArray) -> Positives:
+    """The candidate most like the anchor."""
+    del key
+    best = jnp.max(jnp.where(pairs.across, scores, -jnp.inf), 1, keepdims=True)
+    found = jnp.isfinite(best)
+    return Positives(jnp.where(found, best, 0.0), found.astype(scores.dtype))
+
+
+def aligned(scores: Float[Array, "anchors batch"], pairs: Pairs, key: PRNGKeyArray) -> Positives:
+    """A candidate at the same time of its trajectory (the nearest in time, ties at random)."""
+    apart = pairs.apart + 1e-3 * jax.random.uniform(key, (scores.shape[1],))
+    return _pick(scores, pairs, jnp.argmin(jnp.where(pairs.across, apart, jnp.inf), 1))
+
+
+def random(scores: Float[Array, "anchors batch"], pairs: Pairs, key: PRNGKeyArray, draws: int = 8) -> Positives:
+    """A few candidates at random. Anchors of a skill share a draw; each draw is uniform all the same."""
+    priorities = jax.random.uniform(key, (draws, scores.shape[1]))
+    drawn = [_pick(scores, pairs, jnp.argmax(jnp.where(pairs.across, priority, -1.0), 1)) for priority in priorities]
+    return Positives(
+        jnp.concatenate([one.scores for one in drawn], 1),
+        jnp.concatenate([one.weights / draws for one in drawn], 1),
+    )
+
+
+def mean(scores: Float[Array, "anchors batch"], pairs: Pairs, key: PRNGKeyArray) -> Positives:
+    """All candidates, equally."""
+    del key
+    return Positives(scores, pairs.across / jnp.maximum(pairs.across.sum(1, keepdims=True), 1))
+
+
+def first(scores: Float[Array, "anchors batch"], pairs: Pairs, key: PRNGKeyArray) -> Positives:
+    """The released choice: the first other state of the skill in the batch, else the first other state."""
+    del key
+    found = pairs.same.any(1, keepdims=True)
+    choice = jnp.argmax(jnp.where(found, pairs.same, pairs.other), 1)
+    return Positives(jnp.take_along_axis(scores, choice[:, None], 1), jnp.ones((len(scores), 1)))
+
+
+def _pick(scores: Float[Array, "anchors batch"], pairs: Pairs, choice: Int[Array, " anchors"]) -> Positives:
+    """One positive an anchor. An anchor without any gets weight 0: no loss, no reward."""
+    picked = jnp.take_along_axis(scores, choice[:, None], 1)
+    return Positives(picked, pairs.across.any(1, keepdims=True).astype(scores.dtype))
+
+
+POSITIVES: dict[str, Callable[..., Positives]] = {
+    "nearest": nearest,
+    "aligned": aligned,
+    "random": random,
+    "mean": mean,
+    "first": first,
+}

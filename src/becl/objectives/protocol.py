@@ -1,0 +1,43 @@
+"""What a method adds to the learner: a skill space, a representation, and a reward for a batch of transitions."""
+
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from becl.envs.spec import EnvSpec
+from becl.skills import SkillSpace
+
+Metrics = dict[str, Array]
+
+
+class Batch(NamedTuple):
+    """Transitions with the skill that acted."""
+
+    obs: Float[Array, "batch obs"]
+    action: Float[Array, "batch action"]
+    next_obs: Float[Array, "batch obs"]
+    skill: Float[Array, "batch skill"]
+    trajectory: Int[Array, " batch"]
+    """Which stretch of one skill the transition comes from; equal numbers mean the same stretch."""
+    progress: Float[Array, " batch"]
+    """Where in that stretch `next_obs` lies, in (0, 1]."""
+
+
+@runtime_checkable
+class Objective(Protocol):
+    """A frozen dataclass of hyper-parameters with pure methods over a state of arrays."""
+
+    @property
+    def skills(self) -> SkillSpace: ...
+
+    def init(self, key: PRNGKeyArray, env: EnvSpec) -> Any:
+        """The state before any data."""
+        ...
+
+    def fit(self, state: Any, batch: Batch, key: PRNGKeyArray) -> tuple[Any, Metrics]:
+        """One step of training the representation."""
+        ...
+
+    def reward(self, state: Any, batch: Batch, key: PRNGKeyArray) -> tuple[Any, Float[Array, " batch"]]:
+        """Prices a batch; may update running statistics."""
+        ...
