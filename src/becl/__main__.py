@@ -1,0 +1,5 @@
+import sys
+
+from becl.cli import main
+
+sys.exit(main())

@@ -1,0 +1,85 @@
+"""The `becl` program. Starts quickly: a command's own modules are imported when it is called."""
+
+import sys
+from collections.abc import Sequence
+from typing import TypeVar
+
+from becl.errors import UserError, unknown
+
+Options = TypeVar("Options")
+
+HELP = {
+    "maze": "learn skills in a 2-D maze and draw them (the paper's maze study)",
+    "envs": "show the environments",
+    "methods": "show the methods and their options",
+    "theory": "check the paper's theorems numerically",
+}
+
+
+def usage() -> str:
+    commands = "\n".join(f"  {name:<10}{text}" for name, text in HELP.items())
+    return (
+        "becl: skills without a reward, by behavior contrastive learning\n\n"
+        f"usage: becl COMMAND [options]\n\n{commands}\n\n"
+        "becl COMMAND --help shows a command's options; becl --version the version."
+    )
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    args = list(sys.argv[1:] if args is None else args)
+    if not args or args[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0 if args else 2
+    if args[0] in ("-V", "--version"):
+        from importlib.metadata import version
+
+        print(f"becl {version('becl')}")
+        return 0
+    try:
+        if args[0] not in HELP:
+            raise unknown("command", args[0], HELP)
+        from becl.commands import run
+
+        return run(args[0], args[1:])
+    except UserError as error:
+        print(f"becl: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("becl: stopped", file=sys.stderr)
+        return 130
+
+
+def parse_options(options: type[Options], name: str, args: Sequence[str]) -> Options:
+    """Options of a command from its words, tyro's report of a mistake folded into one line."""
+    import contextlib
+    import dataclasses
+    import io
+
+    import tyro
+
+    known = ["--" + field.name.replace("_", "-") for field in dataclasses.fields(options)]  # type: ignore[arg-type]
+    for word in args:
+        option = word.partition("=")[0].replace("_", "-")
+        negated = option.replace("--no-", "--", 1)
+        if option.startswith("--") and option not in (*known, "--help") and negated not in known:
+            raise unknown(f"option of becl {name}", option, known)
+    errors = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(errors):
+            return tyro.cli(options, prog=f"becl {name}", args=list(args))
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        raise UserError(f"becl {name}: {one_line(errors.getvalue())}") from None
+
+
+def one_line(report: str) -> str:
+    """What a boxed report says before its rulers and its pointer to the help text."""
+    lines = []
+    for line in report.splitlines():
+        text = line.strip("│╭╮╰╯ ")
+        if set(text) <= set("─ "):
+            break
+        if not line.startswith(("╭", "╰")):
+            lines.append(text)
+    return " ".join(lines)

@@ -1,0 +1,234 @@
+"""What each command of the `becl` program does, with its options as a dataclass."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from becl.errors import UserError
+
+
+@dataclass(frozen=True)
+class MazeCommand:
+    """Learn skills in a 2-D maze without a reward, and draw them: the paper's maze study."""
+
+    methods: tuple[str, ...] = ()
+    """Methods to compare (`becl methods` lists them); which by default depends on the study."""
+    study: Literal["comparison", "estimates", "temperature", "skills"] = "comparison"
+    """comparison: methods side by side. estimates: the same with MINE and particle entropy. temperature: κ of 1, .5,
+    .1, .01. skills: 10, 15, 20, 30 of them in the tree maze."""
+    maze: str | None = None
+    """Maze (`becl envs` shows them); square_a, for the skills study square_tree."""
+    skills: int | None = None
+    """Number of skills; 10 by default."""
+    temperature: float | None = None
+    """κ of BeCL's contrast; each preset has its own."""
+    seeds: str = "1"
+    """How many (5: seeds 0 to 4), a range (100:105), or a list (3,7,9)."""
+    cycles: int = 2500
+    """Training cycles; the paper's budget is 2500 of 2 × 50 episodes of 50 steps."""
+    set: tuple[str, ...] = ()
+    """Any other option as [METHOD:]OPTION=VALUE, for example becl:positive=mean learner.entropy_weight=0.1."""
+    mine_iterations: int = 10_000
+    """Iterations of MINE in the estimates study."""
+    workers: int | None = None
+    """Processes on a CPU; one a core by default."""
+    out: Path | None = None
+    """Folder for results; runs/maze-STUDY by default. The same command again goes on where it stopped."""
+    demo: bool = False
+    """BeCL beside DIAYN with one seed and a few hundred cycles: a first look in about a minute."""
+
+
+DEMO_CYCLES = 600
+DEFAULT_METHODS = {
+    "comparison": ("becl", "diayn", "dads", "cic"),
+    "estimates": ("becl", "diayn", "dads", "cic"),
+    "temperature": ("becl",),
+    "skills": ("becl", "diayn", "dads"),
+}
+
+
+def maze_command(command: MazeCommand) -> int:
+    from becl.study import make_study, open_folder
+
+    methods = command.methods or DEFAULT_METHODS[command.study]
+    cycles, out = command.cycles, command.out or Path("runs") / f"maze-{command.study}"
+    if command.demo:
+        methods = command.methods or ("becl", "diayn")
+        cycles = DEMO_CYCLES if command.cycles == MazeCommand.cycles else command.cycles
+        out = command.out or Path("demo")
+    if command.workers is not None and command.workers < 1:
+        raise UserError(f"--workers {command.workers}: at least 1 is needed")
+    study = make_study(
+        command.study,
+        methods,
+        command.maze,
+        command.skills,
+        command.temperature,
+        parse_seeds(command.seeds),
+        cycles,
+        command.set,
+        command.mine_iterations,
+    )
+    open_folder(study, out)
+    return run_study(study, out, command.workers, demo=command.demo)
+
+
+def run_study(study: Any, out: Path, workers: int | None, demo: bool) -> int:
+    """Trains, then draws and tabulates whatever is finished, also after Ctrl-C."""
+    from becl.execute import execute
+    from becl.maze_report import draw, print_table
+    from becl.study import unfinished, write_summary
+
+    todo = len(unfinished(study, out))
+    total = len(study.runs) * len(study.seeds)
+    names = ", ".join(study.runs)
+    print(f"{names} · {study.cycles:,} cycles · {total - todo} of {total} runs finished before · {out}/")
+    interrupted, failures = False, []
+    try:
+        failures = execute(study, out, workers)
+    except KeyboardInterrupt:
+        interrupted = True
+    summary = write_summary(study, out)
+    if summary:
+        print_table(summary)
+        for path in draw(study, out, demo):
+            print(path)
+    for failure in failures:
+        print(f"becl: failed: {failure}", file=sys.stderr)
+    left = len(unfinished(study, out))
+    if interrupted:
+        print(f"becl: stopped; {total - left} of {total} runs are kept in {out}/, the same command goes on", flush=True)
+        return 130
+    if demo and not failures:
+        print(NEXT_STEPS)
+    return 1 if failures else 0
+
+
+NEXT_STEPS = """
+What you see: each colour is a skill, learned without any reward. DIAYN stops as soon as its skills can be told apart;
+BeCL's also spread through the maze. To go on:
+  becl maze --seeds 2                     four methods, full budget (about 10 minutes a method and seed on two cores)
+  becl maze --demo --maze square_tree --out demo-tree
+  becl maze --study temperature           what κ does
+  becl methods, becl envs, becl theory    what there is, and why it works"""
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """`5` is seeds 0 to 4, `100:105` a range, `3,7,9` a list."""
+    try:
+        if ":" in text:
+            low, high = (int(part) for part in text.split(":"))
+            seeds = tuple(range(low, high))
+        elif "," in text:
+            seeds = tuple(int(part) for part in text.split(",") if part.strip())
+        else:
+            seeds = tuple(range(int(text)))
+    except ValueError:
+        raise UserError(f"--seeds {text!r}: expected a count (5), a range (100:105) or a list (3,7,9)") from None
+    if not seeds or min(seeds) < 0:
+        raise UserError(f"--seeds {text!r}: at least one seed is needed, and none below 0")
+    return seeds
+
+
+@dataclass(frozen=True)
+class EnvsCommand:
+    """Show the environments."""
+
+    out: Path | None = None
+    """Also draw all mazes into this file (without suffix: .png and .svg are written)."""
+
+
+def envs_command(command: EnvsCommand) -> int:
+    from becl.envs import maze
+    from becl.maze_report import console, plan_text, table
+
+    rows = []
+    for name in maze.names():
+        plan = maze.geometry(name)
+        rows.append((name, len(plan.cells), int(plan.distance.max()), plan_text(plan)))
+    console().print(table("2-D mazes: observation (x, y), action in [-1, 1]², 50 steps",
+                          ("maze", "cells", "farthest cell", "plan (S: start)"), rows, lines=True))  # fmt: skip
+    if command.out is not None:
+        from becl import figures
+
+        _check_writable(command.out.parent)
+        for path in figures.save(figures.maze_gallery(), command.out):
+            print(path)
+    return 0
+
+
+@dataclass(frozen=True)
+class MethodsCommand:
+    """Show the methods and their options."""
+
+    name: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """Methods whose options are shown; all are listed when none is named."""
+
+
+def methods_command(command: MethodsCommand) -> int:
+    import json
+
+    from becl.errors import unknown
+    from becl.maze_report import console, table
+    from becl.objectives import METHODS
+    from becl.specs import to_dict
+    from becl.study import make_run
+
+    for name in command.name:
+        if name not in METHODS:
+            raise unknown("method", name, METHODS)
+    if not command.name:
+        rows = [(name, method.summary) for name, method in METHODS.items()]
+        console().print(table("methods", ("name", "rewards"), rows))
+    for name in command.name:
+        print(f"{name}: {METHODS[name].summary}\nin the maze (change with --set {name}:OPTION=VALUE):")
+        print(json.dumps(to_dict(make_run(name, "square_a", 10)), indent=1))
+    return 0
+
+
+@dataclass(frozen=True)
+class TheoryCommand:
+    """Check the paper's two theorems and its decomposition numerically; draws the figures of docs/theory.md."""
+
+    out: Path = Path("runs/theory")
+    """Folder for the figures."""
+
+
+def theory_command(command: TheoryCommand) -> int:
+    from becl.theory import main
+
+    _check_writable(command.out)
+    main(command.out)
+    return 0
+
+
+def _check_writable(folder: Path) -> None:
+    """Makes a folder, or says why it cannot be written to."""
+    import tempfile
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UserError(f"cannot write in {folder}: {error.strerror}") from None
+
+
+COMMANDS: dict[str, tuple[type, Any]] = {
+    "maze": (MazeCommand, maze_command),
+    "envs": (EnvsCommand, envs_command),
+    "methods": (MethodsCommand, methods_command),
+    "theory": (TheoryCommand, theory_command),
+}
+
+
+def run(name: str, args: Sequence[str]) -> int:
+    """Parses a command's options and does it."""
+    from becl.cli import parse_options
+
+    options, function = COMMANDS[name]
+    return function(parse_options(options, name, args))

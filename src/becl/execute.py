@@ -1,0 +1,234 @@
+"""Runs a study's seeds side by side: one process a core on a CPU, one vmapped program a run on an accelerator.
+
+Small networks gain nothing from more threads, so each process keeps to one core. Only finished seeds are written, so
+stopping at any moment loses no more than the seeds in flight.
+"""
+
+import contextlib
+import functools
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from becl.study import Study, train_seeds, unfinished
+
+ONE_THREAD = {
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "JAX_PLATFORMS": "cpu",
+}
+
+
+def execute(study: Study, out: Path, workers: int | None = None) -> list[str]:
+    """Trains what is unfinished; returns a line for each run that failed."""
+    jobs = unfinished(study, out)
+    if not jobs:
+        return []
+    on_cpu = _on_cpu()
+    cores = available_cores()
+    workers = min(len(jobs), workers or len(cores))
+    with progress(len(jobs), study.cycles) as shown:
+        if not on_cpu:
+            _execute_vmapped(study, jobs, out, shown)
+            return []
+        if workers == 1:
+            for label, seed in jobs:
+                shown.begin(label, seed)
+                train_seeds(study, label, [seed], out, shown.advance)
+                shown.end(label, seed)
+            return []
+        return _execute_processes(study, jobs, out, cores, workers, shown)
+
+
+def _on_cpu() -> bool:
+    import jax
+
+    return jax.default_backend() == "cpu"
+
+
+def available_cores() -> list[int]:
+    """Cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def _execute_vmapped(study: Study, jobs: list[tuple[str, int]], out: Path, shown: "Progress") -> None:
+    for label in dict.fromkeys(label for label, _ in jobs):
+        seeds = [seed for job, seed in jobs if job == label]
+        for seed in seeds:
+            shown.begin(label, seed)
+        together = functools.partial(_advance_together, shown, len(seeds))
+        train_seeds(study, label, seeds, out, together)
+        for seed in seeds:
+            shown.end(label, seed)
+
+
+def _advance_together(shown: "Progress", seeds: int, cycles: int) -> None:
+    shown.advance(seeds * cycles)
+
+
+@dataclass
+class _Worker:
+    process: Any
+    pipe: multiprocessing.connection.Connection
+    job: tuple[str, int] | None = None
+    label: str | None = None
+
+
+def _execute_processes(study, jobs, out, cores, workers, shown) -> list[str]:
+    context = multiprocessing.get_context("spawn")
+    waiting, failures, team = list(jobs), [], []
+    with _environment(ONE_THREAD):
+        for number in range(workers):
+            here, there = context.Pipe()
+            arguments = (there, study, out, cores[number % len(cores)])
+            process = context.Process(target=_work, args=arguments, daemon=True)
+            process.start()
+            there.close()
+            team.append(_Worker(process, here))
+    try:
+        for worker in team:
+            _give(worker, waiting, team, shown)
+        while any(worker.job for worker in team):
+            for pipe in multiprocessing.connection.wait([worker.pipe for worker in team if worker.job], timeout=1.0):
+                worker = next(worker for worker in team if worker.pipe is pipe)
+                failures += _hear(worker, shown)
+                if worker.job is None:
+                    _give(worker, waiting, team, shown)
+            shown.tick()
+        if waiting:
+            failures += [f"{label} seed {seed}: not started, no worker was left" for label, seed in waiting]
+    finally:
+        for worker in team:
+            worker.process.terminate()
+        for worker in team:
+            worker.process.join(5)
+    return failures
+
+
+def _hear(worker: _Worker, shown: "Progress") -> list[str]:
+    """Takes one message of a worker; a closed pipe means the process died."""
+    assert worker.job is not None
+    label, seed = worker.job
+    try:
+        kind, value = worker.pipe.recv()
+    except EOFError:
+        worker.process.join(5)
+        worker.job = None
+        worker.label = "dead"
+        return [f"{label} seed {seed}: its process ended with exit code {worker.process.exitcode} (out of memory?)"]
+    if kind == "cycles":
+        shown.advance(value)
+        return []
+    worker.job = None
+    shown.end(label, seed)
+    return [] if kind == "done" else [f"{label} seed {seed}: {value}"]
+
+
+def _give(worker: _Worker, waiting: list[tuple[str, int]], team: list[_Worker], shown: "Progress") -> None:
+    """Hands out the next job: one the worker has compiled for, else one fewest others are busy with."""
+    if not waiting or worker.label == "dead":
+        return
+    busy = [other.label for other in team if other is not worker]
+    job = min(waiting, key=lambda job: (job[0] != worker.label, busy.count(job[0]), waiting.index(job)))
+    waiting.remove(job)
+    worker.job, worker.label = job, job[0]
+    shown.begin(*job)
+    worker.pipe.send(job)
+
+
+def _work(pipe: Any, study: Study, out: Path, core: int) -> None:
+    """A worker process: one seed after another, on one core, until its pipe closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {core})
+    while True:
+        try:
+            label, seed = pipe.recv()
+        except EOFError:
+            return
+        try:
+            train_seeds(study, label, [seed], out, lambda cycles: pipe.send(("cycles", cycles)))
+            pipe.send(("done", None))
+        except Exception as error:  # Reported by the parent; other seeds go on.
+            pipe.send(("failed", f"{type(error).__name__}: {error}"))
+
+
+@contextlib.contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """Environment variables for child processes."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update({name: value for name, value in values.items() if before[name] is None})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+
+
+class Progress:
+    """Cycles done, rate and time left: a live line on a terminal, else a plain line now and then."""
+
+    def __init__(self, total: int, write: Callable[[str], None], interval: float):
+        self.total, self.write, self.interval = total, write, interval
+        self.done = 0
+        self.running: list[str] = []
+        self.began = self.last = time.monotonic()
+
+    def begin(self, label: str, seed: int) -> None:
+        self.running.append(f"{label}/{seed}")
+        self.tick()
+
+    def end(self, label: str, seed: int) -> None:
+        with contextlib.suppress(ValueError):
+            self.running.remove(f"{label}/{seed}")
+
+    def advance(self, cycles: int) -> None:
+        self.done += cycles
+        self.tick()
+
+    def tick(self) -> None:
+        if time.monotonic() - self.last >= self.interval:
+            self.last = time.monotonic()
+            self.write(self.line())
+
+    def line(self) -> str:
+        elapsed = time.monotonic() - self.began
+        rate = self.done / elapsed if elapsed > 0 else 0.0
+        left = (self.total - self.done) / rate if rate else float("inf")
+        shown = ", ".join(self.running[:4]) + (", …" if len(self.running) > 4 else "")
+        percent = 100 * self.done / self.total
+        return (
+            f"{self.done:,} of {self.total:,} cycles ({percent:.0f} %) · {rate:.1f}/s · left {_clock(left)} · {shown}"
+        )
+
+
+def _clock(seconds: float) -> str:
+    if seconds == float("inf"):
+        return "?"
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+@contextlib.contextmanager
+def progress(jobs: int, cycles: int) -> Iterator[Progress]:
+    """Progress on standard error."""
+    if not sys.stderr.isatty():
+        yield Progress(jobs * cycles, lambda line: print(line, file=sys.stderr, flush=True), 15.0)
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    with Live(console=Console(stderr=True), refresh_per_second=4, transient=True) as live:
+        yield Progress(jobs * cycles, lambda line: live.update(line), 0.25)

@@ -1,0 +1,76 @@
+"""Specs as data: to JSON, compared, and changed by a dotted path."""
+
+import dataclasses
+import types
+import typing
+from typing import Any, Literal, TypeVar
+
+from becl.errors import UserError, unknown
+
+Spec = TypeVar("Spec")
+
+
+def to_dict(spec: Any) -> Any:
+    """A spec as plain JSON values; each dataclass names its class."""
+    if dataclasses.is_dataclass(spec) and not isinstance(spec, type):
+        fields = {f.name: to_dict(getattr(spec, f.name)) for f in dataclasses.fields(spec)}
+        return {"spec": type(spec).__name__, **fields}
+    if isinstance(spec, tuple | list):
+        return [to_dict(item) for item in spec]
+    if isinstance(spec, dict):
+        return {key: to_dict(value) for key, value in spec.items()}
+    return spec
+
+
+def difference(one: Any, other: Any, path: str = "") -> str | None:
+    """The first place where two JSON values differ, as `path: one, other`; None where they are equal."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        for key in [*one, *(key for key in other if key not in one)]:
+            here = f"{path}.{key}" if path else key
+            if key not in one or key not in other:
+                return f"{here}: {one.get(key, 'absent')}, {other.get(key, 'absent')}"
+            if found := difference(one[key], other[key], here):
+                return found
+        return None
+    return None if one == other else f"{path}: {one}, {other}"
+
+
+def override(spec: Spec, path: str, text: str) -> Spec:
+    """The spec with the option at a dotted path set from text, checked against the option's type."""
+    name, _, rest = path.partition(".")
+    names = [field.name for field in dataclasses.fields(spec)]  # type: ignore[arg-type]
+    if name not in names:
+        raise unknown(f"option of {type(spec).__name__}", name, names)
+    value = getattr(spec, name)
+    if dataclasses.is_dataclass(value):
+        if not rest:
+            inner = ", ".join(f"{name}.{field.name}" for field in dataclasses.fields(value))
+            raise UserError(f"option {name!r} is a group: choose one of {inner}")
+        return dataclasses.replace(spec, **{name: override(value, rest, text)})  # type: ignore[type-var]
+    if rest:
+        raise UserError(f"option {name!r} of {type(spec).__name__} has no part {rest!r}")
+    hint = typing.get_type_hints(type(spec))[name]
+    return dataclasses.replace(spec, **{name: parse(path, text, hint)})  # type: ignore[type-var]
+
+
+def parse(path: str, text: str, hint: Any) -> Any:
+    """Text as a value of an annotated type."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        if text not in args:
+            raise unknown(f"value of {path}", text, args)
+        return text
+    if origin in (typing.Union, types.UnionType):
+        if text.lower() == "none" and type(None) in args:
+            return None
+        return parse(path, text, next(arg for arg in args if arg is not type(None)))
+    if origin is tuple:
+        return tuple(parse(path, item, args[0]) for item in text.split(",") if item)
+    if hint is bool:
+        if text.lower() not in ("true", "false"):
+            raise UserError(f"{path}={text}: expected true or false")
+        return text.lower() == "true"
+    try:
+        return hint(text)
+    except (TypeError, ValueError):
+        raise UserError(f"{path}={text}: expected {getattr(hint, '__name__', hint)}") from None

@@ -1,0 +1,426 @@
+"""The paper's maze study: which runs it takes, and what is kept of each.
+
+A study is a list of labelled runs (method, maze, number of skills, …), each trained with several seeds. It lives in a
+folder of plain files:
+
+    config.json              what was asked for; the folder takes no other configuration
+    <label>/seed-<n>.csv     learning curve
+    <label>/seed-<n>.json    what was measured at the end
+    <label>/seed-<n>.npz     trajectories of every skill, and the MINE curve where asked for
+    <label>/seed-<n>.safetensors    networks of policy, value and objective
+    summary.csv, summary.json, figures as PNG and SVG
+
+A seed counts as finished when its JSON is there, which is written last. Typing the same command again goes on with the
+seeds that are missing.
+"""
+
+import csv
+import dataclasses
+import functools
+import io
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from becl.envs import maze
+from becl.errors import UserError, unknown
+from becl.networks import Adam, Network
+from becl.objectives import METHODS
+from becl.ppo import PPO
+from becl.skills import OneHot
+from becl.specs import difference, override, to_dict
+from becl.train import OnPolicy
+
+CHUNK = 25  # Cycles between two reports of progress; also the resolution of learning curves.
+REPEATS = 5  # Metrics are averaged over this many independent sets of trajectories.
+PATHS = 20  # Trajectories a skill in a set, as in the paper's figures.
+STUDIES = ("comparison", "estimates", "temperature", "skills")
+TEMPERATURES = (1.0, 0.5, 0.1, 0.01)
+SKILL_COUNTS = (10, 15, 20, 30)
+WIDE = 5  # Inputs are whitened in mazes wider than this many cells, as the maze study does in the tree.
+
+
+@dataclass(frozen=True)
+class Study:
+    """A resolved study."""
+
+    kind: str
+    runs: dict[str, OnPolicy]
+    seeds: tuple[int, ...]
+    cycles: int
+    mine_iterations: int = 0
+
+    def config(self) -> dict[str, Any]:
+        """What must agree for two commands to share a folder. Seeds may be added later, so they are not part."""
+        config: dict[str, Any] = {"study": self.kind, "cycles": self.cycles, "mine_iterations": self.mine_iterations}
+        return config | {"runs": {label: to_dict(run) for label, run in self.runs.items()}}
+
+
+def make_run(method: str, maze_name: str, skills: int, settings: Iterable[str] = ()) -> OnPolicy:
+    """A method with the maze study's sizes, changed by settings `[METHOD:]PATH=VALUE`."""
+    if method not in METHODS:
+        raise unknown("method", method, METHODS)
+    if maze_name not in maze.names():
+        raise unknown("maze", maze_name, maze.names())
+    if skills < 2:
+        raise UserError(f"--skills {skills}: at least 2 skills are needed to tell them apart")
+    entry = METHODS[method]
+    bounds = maze.geometry(maze_name).bounds
+    wide = max(bounds[1] - bounds[0], bounds[3] - bounds[2]) > WIDE
+    network = Network((128, 128), "uniform", normalize=wide)
+    sizes = {
+        "skills": OneHot(skills),
+        "network": network,
+        "optimizer": Adam(1e-3, 1e-3, corrected=False),
+        "feature_dim": skills,
+        "head": None,
+    }
+    objective = entry.maze_objective or entry.objective
+    known = {f.name for f in dataclasses.fields(objective)}  # type: ignore[arg-type]
+    objective = dataclasses.replace(
+        objective,  # type: ignore[type-var]
+        **{name: value for name, value in sizes.items() if name in known},
+    )
+    run = OnPolicy(
+        maze.Maze(maze_name),
+        objective,
+        PPO(
+            network=network,
+            entropy_weight=entry.maze_entropy_weight,
+            optimizer=Adam(entry.maze_learning_rate, 1e-3, corrected=False),
+        ),
+        # Two trajectories of each skill at least: one to compare the other with.
+        episodes=max(50, 2 * skills),
+        fit_epochs=entry.maze_fit_epochs,
+    )
+    for setting in settings:
+        run = apply_setting(run, method, setting)
+    return run
+
+
+def apply_setting(run: OnPolicy, method: str, setting: str) -> OnPolicy:
+    """One `[METHOD:]PATH=VALUE`; a path into the objective may leave out `objective.`."""
+    path, equals, text = setting.partition("=")
+    target, colon, rest = path.partition(":")
+    if not equals:
+        raise UserError(f"--set {setting!r}: expected [METHOD:]OPTION=VALUE, for example becl:temperature=0.2")
+    if colon:
+        if target not in METHODS:
+            raise unknown("method", target, METHODS)
+        if target != method:
+            return run
+        path = rest
+    top = {f.name for f in dataclasses.fields(run)}
+    if path.partition(".")[0] in top:
+        changed = override(run, path, text)
+    else:
+        changed = dataclasses.replace(run, objective=override(run.objective, path, text))
+    check(changed)
+    return changed
+
+
+def check(run: OnPolicy) -> None:
+    """Refuses values that no run can use."""
+    temperature = getattr(run.objective, "temperature", 1.0)
+    positive = {
+        "temperature": temperature,
+        "episodes": run.episodes,
+        "fit_minibatches": run.fit_minibatches,
+        "fit_epochs": run.fit_epochs,
+        "learner.epochs": run.learner.epochs,
+        "learner.minibatches": run.learner.minibatches,
+    }
+    for name, value in positive.items():
+        if not value > 0:
+            raise UserError(f"{name} {value}: must be greater than 0")
+
+
+def make_study(
+    kind: str,
+    methods: Sequence[str],
+    maze_name: str | None,
+    skills: int | None,
+    temperature: float | None,
+    seeds: Sequence[int],
+    cycles: int,
+    settings: Sequence[str] = (),
+    mine_iterations: int = 10_000,
+) -> Study:
+    """The runs of one of the paper's maze figures, validated."""
+    if kind not in STUDIES:
+        raise unknown("study", kind, STUDIES)
+    if cycles < 1:
+        raise UserError(f"--cycles {cycles}: at least 1 is needed")
+    if not seeds:
+        raise UserError("--seeds: at least one is needed")
+    if repeated := sorted({seed for seed in seeds if list(seeds).count(seed) > 1}):
+        raise UserError(f"--seeds: {', '.join(map(str, repeated))} given more than once")
+    if repeated := sorted({name for name in methods if list(methods).count(name) > 1}):
+        raise UserError(f"--methods: {', '.join(repeated)} given more than once")
+    if temperature is not None and not temperature > 0:
+        raise UserError(f"--temperature {temperature:g}: must be greater than 0")
+    if maze_name is None:
+        maze_name = "square_tree" if kind == "skills" else "square_a"
+    settings = list(settings)
+    if temperature is not None:
+        settings += [f"{name}:temperature={temperature}" for name in methods if name.startswith("becl")]
+
+    def run(method: str, count: int | None = None, extra: Sequence[str] = ()) -> OnPolicy:
+        made = make_run(method, maze_name, 10 if count is None else count, [*settings, *extra])
+        check(made)
+        return made
+
+    if kind == "skills":
+        counts = SKILL_COUNTS if skills is None else (skills,)
+        runs = {f"{method}-{count}-skills": run(method, count) for method in methods for count in counts}
+    elif kind == "temperature":
+        runs = {
+            f"{method}-temperature-{value:g}": run(method, skills, [f"temperature={value}"])
+            for method in methods
+            for value in TEMPERATURES
+        }
+    else:
+        runs = {method: run(method, skills) for method in methods}
+    return Study(kind, runs, tuple(seeds), cycles, mine_iterations if kind == "estimates" else 0)
+
+
+def open_folder(study: Study, out: Path) -> None:
+    """Makes the folder or checks that it holds this study; says what is wrong before anything is written."""
+    config = json.loads(json.dumps(study.config()))
+    path = out / "config.json"
+    if path.exists():
+        try:
+            found = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path} cannot be read ({error}); choose another --out") from None
+        if place := difference(found, config):
+            raise UserError(f"{out} holds another configuration ({place} now); choose another --out")
+        if not os.access(out, os.W_OK):
+            raise UserError(f"no permission to write in {out}")
+        return
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file; choose another --out")
+    if out.exists() and any(out.iterdir()):
+        raise UserError(f"{out} is not empty and holds no study; choose another --out")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        write_text(path, json.dumps(config, indent=1) + "\n")
+    except OSError as error:
+        raise UserError(f"cannot write in {out}: {error.strerror}") from None
+
+
+def write_text(path: Path, text: str) -> None:
+    """All or nothing: a reader never sees half a file."""
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_text(text)
+    temporary.replace(path)
+
+
+def seed_path(out: Path, label: str, seed: int, suffix: str) -> Path:
+    return out / label / f"seed-{seed}.{suffix}"
+
+
+def unfinished(study: Study, out: Path) -> list[tuple[str, int]]:
+    """Runs still to do, seeds of a label spread out so that each worker compiles few programs."""
+    return [
+        (label, seed)
+        for label in study.runs
+        for seed in study.seeds
+        if not seed_path(out, label, seed, "json").exists()
+    ]
+
+
+def train_seeds(
+    study: Study, label: str, seeds: Sequence[int], out: Path, report: Callable[[int], None] = lambda cycles: None
+) -> None:
+    """Trains some seeds of one run together and writes what is kept of each. `report` gets cycles done per seed."""
+    import jax
+    import jax.numpy as jnp
+
+    run = study.runs[label]
+    batched = len(seeds) > 1
+    keys = jnp.stack([jax.random.key(seed) for seed in seeds]) if batched else jax.random.key(seeds[0])
+    began = time.perf_counter()
+    compiled = programs(run, batched)
+    state = compiled.init(keys)
+    curves: list[dict[str, np.ndarray]] = []
+    done = 0
+    compile_time = 0.0
+    while done < study.cycles:
+        chunk = min(CHUNK, study.cycles - done)
+        chunk_began = time.perf_counter()
+        state, metrics = compiled.advance(state, chunk)
+        curves.append({name: np.asarray(value) for name, value in metrics.items()})
+        if done == 0:
+            compile_time = time.perf_counter() - chunk_began
+        done += chunk
+        report(chunk)
+    seconds = time.perf_counter() - began
+    for index, seed in enumerate(seeds):
+        pick = (lambda x, index=index: x[index]) if batched else (lambda x: x)
+        learning = [{name: float(pick(value)) for name, value in row.items()} for row in curves]
+        final = jax.tree.map(pick, state)
+        timing = {"seconds": seconds, "first_chunk_seconds": compile_time, "seeds_together": len(seeds)}
+        _keep(study, label, seed, final, learning, timing, out)
+
+
+class Programs(NamedTuple):
+    """The jitted parts of a run."""
+
+    init: Callable
+    advance: Callable
+    paths: Callable
+
+
+@functools.cache
+def programs(run: OnPolicy, batched: bool) -> Programs:
+    """Compiled once a process, so that further seeds of the same run start at once."""
+    import jax
+    import jax.numpy as jnp
+
+    def advance(state, cycles: int):
+        state, metrics = run.run(state, cycles)
+        return state, jax.tree.map(jnp.mean, metrics)
+
+    def over_seeds(state, cycles: int):
+        return jax.vmap(lambda one: advance(one, cycles))(state) if batched else advance(state, cycles)
+
+    return Programs(
+        jax.jit(jax.vmap(run.init) if batched else run.init),
+        jax.jit(over_seeds, static_argnums=1, donate_argnums=0),
+        jax.jit(run.paths, static_argnums=2),
+    )
+
+
+def _keep(study, label, seed, state, learning, timing, out: Path) -> None:
+    """Measures a trained run and writes its files, the JSON last."""
+    import equinox as eqx
+    import jax
+    import safetensors.numpy
+
+    run = study.runs[label]
+    folder = out / label
+    folder.mkdir(exist_ok=True)
+    rows = [
+        {"cycle": min((number + 1) * CHUNK, study.cycles), **{k: f"{v:.6g}" for k, v in row.items()}}
+        for number, row in enumerate(learning)
+    ]
+    write_text(seed_path(out, label, seed, "csv"), to_csv(rows))
+    measured, arrays = measure(run, state.learner, seed, study.mine_iterations)
+    weights = {
+        jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(
+            eqx.filter({"learner": state.learner.networks, "objective": state.objective}, eqx.is_inexact_array)
+        )
+    }
+    seed_path(out, label, seed, "safetensors").write_bytes(safetensors.numpy.save(weights))
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+    seed_path(out, label, seed, "npz").write_bytes(buffer.getvalue())
+    result = {
+        "label": label,
+        "seed": seed,
+        "cycles": study.cycles,
+        **measured,
+        **timing,
+        "device": str(jax.devices()[0].device_kind),
+        "jax": jax.__version__,
+        "python": platform.python_version(),
+    }
+    write_text(seed_path(out, label, seed, "json"), json.dumps(result, indent=1) + "\n")
+
+
+def measure(run: OnPolicy, learner, seed: int, mine_iterations: int) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    """Metrics of a trained policy, and the arrays figures are drawn from."""
+    import jax
+    import jax.numpy as jnp
+
+    from becl.estimators import mine, particle_entropy, smooth
+    from becl.evaluate import maze_metrics
+
+    plan = run.env.geometry
+    # Evaluation never shares random numbers with training.
+    key = jax.random.fold_in(jax.random.key(seed), 0xE7A1)
+    draw = programs(run, batched=False).paths
+    start = jnp.asarray(plan.figure_start, jnp.float32)
+    sets = [np.asarray(draw(learner, jax.random.fold_in(key, i), PATHS, start)) for i in range(REPEATS)]
+    repeats = [maze_metrics(paths, plan) for paths in sets]
+    metrics = {name: float(np.mean([one[name] for one in repeats])) for name in repeats[0]}
+    arrays = {"paths": sets[0]}
+
+    # The paper's estimators look at whole trajectories from one start drawn at random.
+    random_start = run.env.reset(jax.random.fold_in(key, REPEATS)).position
+    few = np.asarray(draw(learner, jax.random.fold_in(key, REPEATS + 1), 10, random_start))
+    metrics["particle_entropy"] = particle_entropy(trajectory_vectors(few))
+    if mine_iterations:
+        many = np.asarray(draw(learner, jax.random.fold_in(key, REPEATS + 2), 100, random_start))
+        count = len(many)
+        labels = np.repeat(np.arange(count), many.shape[1])
+        curve = mine(
+            trajectory_vectors(many), labels, count, jax.random.fold_in(key, REPEATS + 3), iterations=mine_iterations
+        )
+        arrays["mine"] = np.asarray(curve, np.float32)
+        metrics["mine"] = float(smooth(np.asarray(curve), min(100, mine_iterations))[-1])
+    return metrics, arrays
+
+
+def trajectory_vectors(paths: np.ndarray) -> np.ndarray:
+    """Each trajectory as its x-values followed by its y-values."""
+    return np.swapaxes(paths, -1, -2).reshape(paths.shape[0] * paths.shape[1], -1)
+
+
+def to_csv(rows: Sequence[dict[str, Any]]) -> str:
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return buffer.getvalue()
+
+
+def finished(study: Study, out: Path) -> dict[str, list[dict[str, Any]]]:
+    """What was measured, by label, seeds in order; labels without a finished seed are left out."""
+    results = {
+        label: [
+            json.loads(path.read_text())
+            for seed in study.seeds
+            if (path := seed_path(out, label, seed, "json")).exists()
+        ]
+        for label in study.runs
+    }
+    return {label: rows for label, rows in results.items() if rows}
+
+
+def summarize(results: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """Mean and standard deviation over seeds of every number, by label."""
+    skip = {"seed", "cycles", "seeds_together"}
+    summary: dict[str, dict[str, Any]] = {}
+    for label, rows in results.items():
+        names = [n for n, v in rows[0].items() if isinstance(v, float) and n not in skip]
+        values = {name: np.array([row[name] for row in rows if name in row]) for name in names}
+        summary[label] = {"seeds": [row["seed"] for row in rows]} | {
+            name: {"mean": float(v.mean()), "std": float(v.std(ddof=1)) if len(v) > 1 else None}
+            for name, v in values.items()
+        }
+    return summary
+
+
+def write_summary(study: Study, out: Path) -> dict[str, dict[str, Any]]:
+    results = finished(study, out)
+    summary = summarize(results)
+    if results:
+        names = list(dict.fromkeys(name for rows in results.values() for row in rows for name in row))
+        rows = [{name: row.get(name, "") for name in names} for rows in results.values() for row in rows]
+        write_text(out / "summary.csv", to_csv([{k: _short(v) for k, v in row.items()} for row in rows]))
+        write_text(out / "summary.json", json.dumps(summary, indent=1) + "\n")
+    return summary
+
+
+def _short(value: Any) -> Any:
+    return f"{value:.6g}" if isinstance(value, float) else value
