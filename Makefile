@@ -18,10 +18,10 @@ demo: setup ## learn skills in the 2-D maze in minutes on a laptop; figure and t
 	$(BIN)/becl maze --demo
 
 test: setup ## run the quick tests (ARGS=... goes to pytest)
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -n auto -m "not slow" $(ARGS)
 
 test-slow: setup ## run the tests that take minutes (ARGS=... goes to pytest)
-	$(BIN)/python -m pytest -m slow $(ARGS)
+	$(BIN)/python -m pytest -n auto -m slow $(ARGS)
 
 lint: setup ## check style, formatting and types
 	$(BIN)/ruff check .

@@ -40,6 +40,17 @@ BAD = [
     (["maze", "--set", "becl:positive=neerest"], "unknown value", "'nearest'"),
     (["maze", "--set", "becl:temperature=-1"], "temperature -1", "greater than 0"),
     (["maze", "--set", "becl:temperature=warm"], "temperature=warm", "expected float"),
+    (["maze", "--set", "temperature=0.2"], "diayn has no temperature", "becl:temperature=0.2"),
+    (["maze", "--methods", "diayn", "--set", "becl:ramp=0"], "becl is not among", "diayn"),
+    (["maze", "--methods", "diayn", "--temperature", "0.2"], "--temperature is BeCL's", "--methods"),
+    (["maze", "--study", "temperature", "--temperature", "0.2"], "has its own", "0.5"),
+    (["maze", "--set", "env.name=square_b"], "env.name=square_b", "--maze"),
+    (["maze", "--set", "env.episode_length=0"], "env.episode_length 0", "greater than 0"),
+    (["maze", "--set", "fit_minibatches=100000"], "fit_minibatches 100000", "2500 transitions"),
+    (["maze", "--set", "learner.network.hidden=-3"], "hidden -3", "greater than 0"),
+    (["maze", "--set", "learner.discount=nan"], "discount nan", "[0, 1]"),
+    (["maze", "--study", "estimates", "--mine-iterations", "-5"], "--mine-iterations -5", "at least 1"),
+    (["maze", "--demo", "--study", "skills"], "--demo", "--study skills"),
     (["maze", "--set", "nonsense"], "nonsense", "OPTION=VALUE"),
     (["methods", "diyan"], "unknown method 'diyan'", "'diayn'"),
     (["mazes"], "unknown command 'mazes'", "'maze'"),
@@ -100,6 +111,12 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path, capsys):
     assert main([*STUDY, "--out", str(tmp_path)]) == 2
     assert "not empty" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_damaged_config_is_said(tmp_path, capsys):
+    (tmp_path / "config.json").write_text('{"study": ')
+    assert main([*STUDY, "--out", str(tmp_path)]) == 2
+    assert "damaged" in capsys.readouterr().err
 
 
 def test_no_permission_is_said(tmp_path, capsys, monkeypatch):
@@ -206,7 +223,7 @@ def test_specs_round_trip_and_differ_where_they_differ():
     run = make_run("becl", "square_a", 10)
     assert difference(to_dict(run), json.loads(json.dumps(to_dict(run)))) is None
     changed = override(run, "learner.entropy_weight", "0.5")
-    assert difference(to_dict(run), to_dict(changed)) == "learner.entropy_weight: 0.13, 0.5"
+    assert difference(to_dict(run), to_dict(changed)) == "learner.entropy_weight: 0.11, 0.5"
     assert override(run, "learner.network.hidden", "32,32").learner.network.hidden == (32, 32)
     assert override(run, "balanced", "false").balanced is False
     with pytest.raises(UserError, match="group"):

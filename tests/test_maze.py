@@ -48,6 +48,18 @@ def test_corner_leak_is_closed_unless_asked_for():
     assert maze.geometry(name).locate(inside) >= 0
 
 
+def test_a_move_that_ends_on_a_wall_is_stopped_by_it():
+    """5.2 + 0.3 rounds to the wall at 5.5 itself, whose half rounds to the cell outside."""
+    plan = maze.geometry("square_corridor")
+    steps = np.nextafter(np.full(8, 0.3, np.float32), np.float32(1))
+    for index in range(8):
+        steps[index:] = np.nextafter(steps[index:], np.float32(0))
+    position = jnp.broadcast_to(jnp.array([5.2, 0.0]), (8, 2))
+    displacement = jnp.stack([jnp.asarray(steps), jnp.zeros(8)], 1)
+    after = maze.move(plan, position, displacement, jnp.full((8, 2), 0.005))
+    assert np.all(plan.locate(np.asarray(after)) >= 0)
+
+
 def _walk(plan, position, displacement, rebound):
     """Float64 reference: cut the segment at every wall edge by plain geometry, nothing of the grid is used."""
     position, displacement = np.array(position, float), np.array(displacement, float)

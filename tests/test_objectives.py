@@ -154,10 +154,10 @@ def naive_becl(features, batch, temperature, positive, hardness=0.0, skills=4):
         if positive == "nearest":
             candidates = [max(scores, key=scores.__getitem__)]
         negatives = np.array([f[i] @ f[j] / temperature for j in range(len(f)) if skill[j] != skill[i]])
-        weights = np.exp(hardness * negatives)
+        weights = np.exp(hardness * (negatives - negatives.max()))
         weights = weights / weights.mean()
         mass = np.mean(weights * np.exp(negatives)) * 2 * (skills - 1)
-        ratios = [np.exp(scores[j]) / (np.exp(scores[j]) + mass) for j in candidates]
+        ratios = [1 / (1 + mass * np.exp(-scores[j])) for j in candidates]
         losses.append(np.mean([-np.log(r) for r in ratios]))
         rewards.append(np.mean(ratios))
     return np.array(losses), np.array(rewards)
@@ -165,7 +165,7 @@ def naive_becl(features, batch, temperature, positive, hardness=0.0, skills=4):
 
 @pytest.mark.parametrize("hardness", [0.0, 1.5])
 @pytest.mark.parametrize("positive", ["nearest", "mean"])
-@pytest.mark.parametrize("temperature", [0.5, 0.05])
+@pytest.mark.parametrize("temperature", [0.5, 0.05, 0.01])
 def test_becl_equals_the_paper_by_loops(positive, hardness, temperature):
     batch = make_batch(episodes=6, steps=4)  # Skills 2 and 3 have one trajectory each: the fallback is used.
     objective = BeCL(OneHot(4), temperature, positive=positive, hard_negatives=hardness)
@@ -173,8 +173,8 @@ def test_becl_equals_the_paper_by_loops(positive, hardness, temperature):
     unit = features / jnp.linalg.norm(features, axis=1, keepdims=True)
     loss, reward = objective.contrast(unit, unit, batch, jnp.arange(24), jax.random.key(0))
     expected = naive_becl(features, batch, temperature, positive, hardness)
-    np.testing.assert_allclose(loss, expected[0], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(reward, expected[1], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(loss, expected[0], rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(reward, expected[1], rtol=2e-3, atol=1e-5)
 
 
 def test_becl_released_equals_the_released_numbers():
@@ -251,6 +251,15 @@ def test_random_positives_are_uniform_over_candidates():
     counts = np.bincount(drawn, minlength=12)
     assert set(np.flatnonzero(counts)) == {4, 8}
     assert abs(counts[4] / counts.sum() - 0.5) < 0.04
+
+
+def test_negatives_far_below_the_anchor_keep_their_gradient():
+    """At temperature 0.01 the anchor's own score is 100; a negative at 10 must still be seen."""
+    scores, negatives = jnp.array([[100.0, 10.0]]), jnp.array([[False, True]])
+    for hardness in (0.0, 0.5):
+        value, slope = jax.value_and_grad(lambda s, h=hardness: negative_mass(s, negatives, h)[0])(scores)
+        np.testing.assert_allclose(value, 10.0, rtol=1e-5)
+        np.testing.assert_allclose(slope, [[0.0, 1.0]], atol=1e-5)
 
 
 def test_hard_negatives_raise_the_mass_and_zero_leaves_it():
@@ -346,6 +355,17 @@ def test_running_scale_equals_the_released_numbers_and_numpy():
     for name in ("1", "2"):
         scale = update_scale(scale, jnp.array(golden[f"x{name}"], jnp.float32))
         np.testing.assert_allclose([scale.mean, scale.variance], golden[f"after{name}"], rtol=1e-5)
+
+
+def test_cic_with_random_features_still_whitens():
+    """In a wide maze positions beyond the clip of the whitening must not look the same."""
+    objective = dataclasses.replace(small(CIC(train_encoder=False)), network=dataclasses.replace(SMALL, normalize=True))
+    batch = make_batch()
+    wide = batch._replace(obs=10 + 5 * batch.obs, next_obs=10 + 5 * batch.next_obs)
+    state = objective.init(jax.random.key(0), ENV)
+    state, _ = objective.fit(state, wide, jax.random.key(1))
+    features = state.networks.state(wide.next_obs)
+    assert len(np.unique(np.asarray(features), axis=0)) == 120
 
 
 def test_nearest_distances_by_loops():

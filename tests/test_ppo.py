@@ -18,10 +18,10 @@ from becl.ppo import (
     Rollout,
     beta_entropy,
     beta_log_prob,
-    beta_mode,
     beta_params,
     beta_variate,
     clipped_advantage,
+    concatenated_advantage,
     digamma,
     gamma_noise,
     generalized_advantage,
@@ -43,12 +43,11 @@ def test_special_functions_equal_scipy():
     np.testing.assert_allclose(trigamma, scipy.special.polygamma(1, x), rtol=1e-4)
 
 
-def test_beta_log_prob_entropy_and_mode_equal_scipy():
+def test_beta_log_prob_and_entropy_equal_scipy():
     sample = np.array([0.5, 0.2, 0.9, 0.4, 0.95, 0.6])
     expected = scipy.stats.beta.logpdf(sample, ALPHA, BETA)
     np.testing.assert_allclose(beta_log_prob(PARAMS, jnp.array(sample)[:, None]), expected, rtol=2e-4, atol=2e-4)
     np.testing.assert_allclose(beta_entropy(PARAMS), scipy.stats.beta.entropy(ALPHA, BETA), rtol=1e-3, atol=1e-3)
-    np.testing.assert_allclose(beta_mode(PARAMS)[:, 0], (ALPHA - 1) / (ALPHA + BETA - 2), rtol=1e-5)
 
 
 @pytest.mark.parametrize("row", range(len(ALPHA)))
@@ -69,6 +68,19 @@ def test_advantage_equals_the_backward_loop_within_each_episode():
         expected[t] = running
     got = generalized_advantage(jnp.array(reward, jnp.float32), jnp.array(values, jnp.float32), 0.99, 0.98)
     np.testing.assert_allclose(got, expected, atol=1e-4)
+
+
+def test_concatenated_advantage_equals_the_loop_over_all_transitions():
+    rng = np.random.default_rng(0)
+    reward, values = rng.normal(size=(5, 4)), rng.normal(size=(6, 4))
+    flat_reward, flat_value = reward.T.ravel(), values[:-1].T.ravel()
+    following = np.append(flat_value[1:], values[-1, -1])
+    expected, running = np.zeros(20), 0.0
+    for t in reversed(range(20)):
+        running = flat_reward[t] + 0.99 * following[t] - flat_value[t] + 0.99 * 0.98 * running
+        expected[t] = running
+    got = concatenated_advantage(jnp.array(reward, jnp.float32), jnp.array(values, jnp.float32), 0.99, 0.98)
+    np.testing.assert_allclose(got.T.ravel(), expected, atol=1e-4)
 
 
 def test_clipped_advantage_stops_the_gradient_outside():

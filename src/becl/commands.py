@@ -28,8 +28,8 @@ class MazeCommand:
     """κ of BeCL's contrast; each preset has its own."""
     seeds: str = "1"
     """How many (5: seeds 0 to 4), a range (100:105), or a list (3,7,9)."""
-    cycles: int = 2500
-    """Training cycles; the paper's budget is 2500 of 2 × 50 episodes of 50 steps."""
+    cycles: int | None = None
+    """Training cycles; by default the paper's budget of 2500, each of 2 × 50 episodes of 50 steps."""
     set: tuple[str, ...] = ()
     """Any other option as [METHOD:]OPTION=VALUE, for example becl:positive=mean learner.entropy_weight=0.1."""
     mine_iterations: int = 10_000
@@ -42,8 +42,10 @@ class MazeCommand:
     """BeCL beside DIAYN with one seed and a few hundred cycles: a first look in about a minute."""
 
 
-DEMO_CYCLES = 600
+DEMO_CYCLES = 800
+PAPER_CYCLES = 2500
 DEFAULT_METHODS = {
+    "demo": ("becl", "diayn"),
     "comparison": ("becl", "diayn", "dads", "cic"),
     "estimates": ("becl", "diayn", "dads", "cic"),
     "temperature": ("becl",),
@@ -54,12 +56,11 @@ DEFAULT_METHODS = {
 def maze_command(command: MazeCommand) -> int:
     from becl.study import make_study, open_folder
 
-    methods = command.methods or DEFAULT_METHODS[command.study]
-    cycles, out = command.cycles, command.out or Path("runs") / f"maze-{command.study}"
-    if command.demo:
-        methods = command.methods or ("becl", "diayn")
-        cycles = DEMO_CYCLES if command.cycles == MazeCommand.cycles else command.cycles
-        out = command.out or Path("demo")
+    methods = command.methods or DEFAULT_METHODS["demo" if command.demo else command.study]
+    out = command.out or (Path("demo") if command.demo else Path("runs") / f"maze-{command.study}")
+    cycles = command.cycles if command.cycles is not None else DEMO_CYCLES if command.demo else PAPER_CYCLES
+    if command.demo and command.study != "comparison":
+        raise UserError(f"--demo is a comparison: leave out --study {command.study}")
     if command.workers is not None and command.workers < 1:
         raise UserError(f"--workers {command.workers}: at least 1 is needed")
     study = make_study(
@@ -109,12 +110,12 @@ def run_study(study: Any, out: Path, workers: int | None, demo: bool) -> int:
 
 
 NEXT_STEPS = """
-What you see: each colour is a skill, learned without any reward. DIAYN stops as soon as its skills can be told apart;
-BeCL's also spread through the maze. To go on:
-  becl maze --seeds 2                     four methods, full budget (about 10 minutes a method and seed on two cores)
-  becl maze --demo --maze square_tree --out demo-tree
-  becl maze --study temperature           what κ does
-  becl methods, becl envs, becl theory    what there is, and why it works"""
+What you see: each colour is a skill, learned without any reward; trajectories start at the black dot. To go on
+(`. .venv/bin/activate` puts `becl` on your path):
+  becl maze --seeds 2                                  four methods, full budget: about 25 minutes on two cores
+  becl maze --demo --maze square_tree --out demo-tree  another maze
+  becl maze --study temperature                        what κ does
+  becl methods, becl envs, becl theory                 what there is, and why it works"""
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
@@ -139,10 +140,12 @@ class EnvsCommand:
     """Show the environments."""
 
     out: Path | None = None
-    """Also draw all mazes into this file (without suffix: .png and .svg are written)."""
+    """Also draw all mazes into this file, as PNG and SVG."""
 
 
 def envs_command(command: EnvsCommand) -> int:
+    if command.out is not None:
+        _check_writable(command.out.parent)
     from becl.envs import maze
     from becl.maze_report import console, plan_text, table
 
@@ -155,8 +158,7 @@ def envs_command(command: EnvsCommand) -> int:
     if command.out is not None:
         from becl import figures
 
-        _check_writable(command.out.parent)
-        for path in figures.save(figures.maze_gallery(), command.out):
+        for path in figures.save(figures.maze_gallery(), command.out.with_suffix("")):
             print(path)
     return 0
 

@@ -36,16 +36,11 @@ def execute(study: Study, out: Path, workers: int | None = None) -> list[str]:
     cores = available_cores()
     workers = min(len(jobs), workers or len(cores))
     with progress(len(jobs), study.cycles) as shown:
-        if not on_cpu:
-            _execute_vmapped(study, jobs, out, shown)
-            return []
-        if workers == 1:
-            for label, seed in jobs:
-                shown.begin(label, seed)
-                train_seeds(study, label, [seed], out, shown.advance)
-                shown.end(label, seed)
-            return []
-        return _execute_processes(study, jobs, out, cores, workers, shown)
+        if on_cpu and workers > 1:
+            return _execute_processes(study, jobs, out, cores, workers, shown)
+        together = {label: [seed for job, seed in jobs if job == label] for label, _ in jobs}
+        groups = [(label, [seed]) for label, seed in jobs] if on_cpu else list(together.items())
+        return _execute_here(study, groups, out, shown)
 
 
 def _on_cpu() -> bool:
@@ -61,19 +56,24 @@ def available_cores() -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
-def _execute_vmapped(study: Study, jobs: list[tuple[str, int]], out: Path, shown: "Progress") -> None:
-    for label in dict.fromkeys(label for label, _ in jobs):
-        seeds = [seed for job, seed in jobs if job == label]
+def _execute_here(study: Study, groups: list[tuple[str, list[int]]], out: Path, shown: "Progress") -> list[str]:
+    """One group of seeds after another in this process, the seeds of a group vmapped."""
+    failures = []
+    for label, seeds in groups:
         for seed in seeds:
             shown.begin(label, seed)
-        together = functools.partial(_advance_together, shown, len(seeds))
-        train_seeds(study, label, seeds, out, together)
+        try:
+            train_seeds(study, label, seeds, out, functools.partial(shown.advance, seeds=len(seeds)))
+        except Exception as error:  # Reported at the end; other runs go on.
+            failures.append(f"{label} seeds {', '.join(map(str, seeds))}: {_brief(error)}")
         for seed in seeds:
             shown.end(label, seed)
+    return failures
 
 
-def _advance_together(shown: "Progress", seeds: int, cycles: int) -> None:
-    shown.advance(seeds * cycles)
+def _brief(error: Exception) -> str:
+    """An error in one line."""
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
 
 
 @dataclass
@@ -82,15 +82,19 @@ class _Worker:
     pipe: multiprocessing.connection.Connection
     job: tuple[str, int] | None = None
     label: str | None = None
+    alive: bool = True
 
 
 def _execute_processes(study, jobs, out, cores, workers, shown) -> list[str]:
     context = multiprocessing.get_context("spawn")
     waiting, failures, team = list(jobs), [], []
-    with _environment(ONE_THREAD):
+    # Pinning pays when every core has its worker; otherwise the system places them better than we would.
+    pin = workers >= len(cores)
+    # Children inherit that Ctrl-C is the parent's business, also while they are still importing.
+    with _environment(ONE_THREAD), _ignore_interrupts():
         for number in range(workers):
             here, there = context.Pipe()
-            arguments = (there, study, out, cores[number % len(cores)])
+            arguments = (there, study, out, cores[number % len(cores)] if pin else None)
             process = context.Process(target=_work, args=arguments, daemon=True)
             process.start()
             there.close()
@@ -121,10 +125,10 @@ def _hear(worker: _Worker, shown: "Progress") -> list[str]:
     label, seed = worker.job
     try:
         kind, value = worker.pipe.recv()
-    except EOFError:
+    except (EOFError, OSError):
         worker.process.join(5)
-        worker.job = None
-        worker.label = "dead"
+        worker.job, worker.alive = None, False
+        shown.end(label, seed)
         return [f"{label} seed {seed}: its process ended with exit code {worker.process.exitcode} (out of memory?)"]
     if kind == "cycles":
         shown.advance(value)
@@ -136,31 +140,45 @@ def _hear(worker: _Worker, shown: "Progress") -> list[str]:
 
 def _give(worker: _Worker, waiting: list[tuple[str, int]], team: list[_Worker], shown: "Progress") -> None:
     """Hands out the next job: one the worker has compiled for, else one fewest others are busy with."""
-    if not waiting or worker.label == "dead":
+    if not waiting or not worker.alive:
         return
     busy = [other.label for other in team if other is not worker]
     job = min(waiting, key=lambda job: (job[0] != worker.label, busy.count(job[0]), waiting.index(job)))
+    try:
+        worker.pipe.send(job)
+    except OSError:
+        worker.alive = False
+        return
     waiting.remove(job)
     worker.job, worker.label = job, job[0]
     shown.begin(*job)
-    worker.pipe.send(job)
 
 
-def _work(pipe: Any, study: Study, out: Path, core: int) -> None:
-    """A worker process: one seed after another, on one core, until its pipe closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if hasattr(os, "sched_setaffinity"):
+def _work(pipe: Any, study: Study, out: Path, core: int | None) -> None:
+    """A worker process: one seed after another, until its pipe closes."""
+    if core is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {core})
-    while True:
-        try:
+    # A closed pipe means that the parent is gone.
+    with contextlib.suppress(EOFError, OSError):
+        while True:
             label, seed = pipe.recv()
-        except EOFError:
-            return
-        try:
-            train_seeds(study, label, [seed], out, lambda cycles: pipe.send(("cycles", cycles)))
-            pipe.send(("done", None))
-        except Exception as error:  # Reported by the parent; other seeds go on.
-            pipe.send(("failed", f"{type(error).__name__}: {error}"))
+            try:
+                train_seeds(study, label, [seed], out, lambda cycles: pipe.send(("cycles", cycles)))
+            except BrokenPipeError:
+                raise
+            except Exception as error:  # Reported by the parent; other seeds go on.
+                pipe.send(("failed", _brief(error)))
+            else:
+                pipe.send(("done", None))
+
+
+@contextlib.contextmanager
+def _ignore_interrupts() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager
@@ -193,8 +211,8 @@ class Progress:
         with contextlib.suppress(ValueError):
             self.running.remove(f"{label}/{seed}")
 
-    def advance(self, cycles: int) -> None:
-        self.done += cycles
+    def advance(self, cycles: int, seeds: int = 1) -> None:
+        self.done += cycles * seeds
         self.tick()
 
     def tick(self) -> None:

@@ -25,6 +25,7 @@ from matplotlib.textpath import TextPath
 
 from becl.envs import maze
 from becl.envs.maze import Geometry
+from becl.estimators import smooth as running_mean
 
 PAGE_WIDTH = 6.75
 COLUMN_WIDTH = 3.25
@@ -292,7 +293,7 @@ def demo_figure(pair: Sequence[Panel], *, caption: str | None = None) -> Figure:
         columns=len(pair),
         width=README_WIDTH,
         row_height=3.1,
-        font=11,
+        font=11.0,
         caption=caption,
     )
     for panel, axes in zip(pair, places, strict=True):
@@ -388,9 +389,9 @@ def _broken(text: str, width: float, size: float) -> str:
 
 @matplotlib.rc_context(STYLE)
 def estimates(
-    curves: Mapping[str, Float[np.ndarray, "seeds points"]],
+    curves: Mapping[str, Float[np.ndarray, "_ points"]],
     iterations: Int[np.ndarray, " points"],
-    entropies: Mapping[str, Float[np.ndarray, " seeds"]],
+    entropies: Mapping[str, Float[np.ndarray, "_"]],
     num_skills: int,
     *,
     published: Mapping[str, float] | None = None,
@@ -406,7 +407,7 @@ def estimates(
     left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
 
     for label, values in curves.items():
-        smooth = np.array([_running_mean(seed, window) for seed in np.asarray(values)])
+        smooth = running_mean(np.asarray(values), min(window, np.shape(values)[-1]))
         when = np.asarray(iterations)[-smooth.shape[1] :]
         stride = max(1, len(when) // 500)  # More points than that only bloat the SVG.
         thin = slice((len(when) - 1) % stride, None, stride)
@@ -465,11 +466,6 @@ def estimates(
     right.set_xlim(left=0)
     right.set_xlabel("particle entropy of trajectories")
     return figure
-
-
-def _running_mean(values: Float[np.ndarray, " points"], window: int) -> Float[np.ndarray, " fewer"]:
-    window = min(window, len(values))
-    return np.convolve(values, np.full(window, 1 / window), mode="valid")
 
 
 class Score(NamedTuple):
@@ -532,9 +528,7 @@ def tradeoff(
 
 
 @matplotlib.rc_context(STYLE)
-def learning_curves(
-    curves: Mapping[str, Float[np.ndarray, "seeds points"]], cycles: Int[np.ndarray, " points"]
-) -> Figure:
+def learning_curves(curves: Mapping[str, Float[np.ndarray, "_ points"]], cycles: Int[np.ndarray, " points"]) -> Figure:
     """Intrinsic reward a step over training: a thin line a seed, the mean bold.
 
     A plot a method, because the scales of their rewards have nothing in common.

@@ -1,6 +1,7 @@
 """What a maze study shows: a table on the terminal and the paper's figures."""
 
 import csv
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,16 +9,16 @@ from typing import Any
 import numpy as np
 
 from becl.envs.maze import Geometry
-from becl.study import PATHS, Study, finished, seed_path
+from becl.study import Study, finished, seed_path
 
 COLUMNS = {
     "mutual_information": "I(S;Z)",
     "accuracy": "accuracy",
     "coverage": "coverage",
-    "coverage_per_skill": "a skill",
+    "coverage_per_skill": "coverage a skill",
     "far": "far skills",
     "geodesic": "distance",
-    "particle_entropy": "entropy",
+    "particle_entropy": "particle entropy",
     "mine": "MINE",
     "seconds": "seconds",
 }
@@ -26,10 +27,18 @@ PUBLISHED_ENTROPY = {
     "diayn": 1.379,
     "dads": 1.695,
     "becl-released": 1.744,
-    "becl-released-temperature-0.01": 2.069,
     "cic-released": 2.290,
 }
+MOST_SEEDS = 10  # Side by side in a figure.
 AUTHORS_RUN = (2.057, 0.651)  # I(S;Z) and coverage of the run drawn in the paper.
+
+
+def pretty(label: str) -> str:
+    """A run's label as a person would write it: `becl-temperature-0.5` is `BeCL, κ = 0.5`."""
+    for name in ("BeCL", "DIAYN", "DADS", "CIC"):
+        label = re.sub(rf"^{name.lower()}\b", name, label)
+    label = re.sub(r"-temperature-(\S+)$", r", κ = \1", label)
+    return re.sub(r"-(\d+)-skills$", r", \1 skills", label)
 
 
 def console() -> Any:
@@ -66,15 +75,24 @@ def _cell(value: dict[str, float | None] | None) -> str:
 
 
 def plan_text(plan: Geometry) -> str:
-    """A floor plan in characters: two a cell, walls between cells not drawn."""
+    """A floor plan in characters: walls as lines, S the start, # outside."""
+    low, high = plan.cells.min(0).tolist(), plan.cells.max(0).tolist()
     start = plan.cells[plan.distance == 0][0]
-    low, high = plan.cells.min(0), plan.cells.max(0)
-    inside = {tuple(cell) for cell in plan.cells}
-    rows = []
-    for y in range(high[1], low[1] - 1, -1):
-        cells = ((x, y) for x in range(low[0], high[0] + 1))
-        rows.append("".join("S " if c == tuple(start) else "██" if c not in inside else "· " for c in cells))
-    return "\n".join(rows)
+    columns, rows = range(low[0], high[0] + 1), range(high[1], low[1] - 1, -1)
+
+    def at(grid: np.ndarray, x: int, y: int) -> bool:
+        return bool(grid[x - plan.origin[0], y - plan.origin[1]])
+
+    def floor(x: int, y: int) -> str:
+        return "S " if (x, y) == tuple(start) else "  " if at(plan.inside, x, y) else "##"
+
+    lines = []
+    for y in [*rows, low[1] - 1]:
+        lines.append("+" + "+".join("--" if at(plan.wall_above, x, y) else "  " for x in columns) + "+")
+        if y >= low[1]:
+            edges = ["|" if at(plan.wall_right, x, y) else " " for x in range(low[0] - 1, high[0] + 1)]
+            lines.append(edges[0] + "".join(floor(x, y) + edge for x, edge in zip(columns, edges[1:], strict=True)))
+    return "\n".join(lines)
 
 
 def draw(study: Study, out: Path, demo: bool = False) -> list[Path]:
@@ -93,46 +111,60 @@ def draw(study: Study, out: Path, demo: bool = False) -> list[Path]:
             grid = [_typical(study, out, results[label], title="") for row in complete.values() for label in row]
             columns = [label.split("-")[-2] for label in next(iter(complete.values()))]
             made["skills"] = figures.panels(
-                grid, len(columns), row_labels=list(complete), column_labels=[f"{n} skills" for n in columns]
+                grid,
+                len(columns),
+                row_labels=[pretty(name) for name in complete],
+                column_labels=[f"{n} skills" for n in columns],
             )
     else:
         grid = [_typical(study, out, rows) for rows in results.values()]
         made["comparison"] = figures.panels(grid, min(4, len(grid)))
-    seeds = [seed for seed in study.seeds if all(any(r["seed"] == seed for r in rows) for rows in results.values())]
+    common = set.intersection(*({row["seed"] for row in rows} for rows in results.values()))
+    seeds = sorted(common)[:MOST_SEEDS]
     if not demo and len(seeds) > 1:
         every = [_panel(study, out, row, title="") for rows in results.values() for row in rows if row["seed"] in seeds]
         made["every-seed"] = figures.panels(
-            every, len(seeds), row_labels=list(results), column_labels=[f"seed {seed}" for seed in seeds]
+            every,
+            len(seeds),
+            row_labels=[pretty(name) for name in results],
+            column_labels=[f"seed {seed}" for seed in seeds],
         )
     scores = [
-        figures.Score(label, row["mutual_information"], row["coverage"])
+        figures.Score(pretty(label), row["mutual_information"], row["coverage"])
         for label, rows in results.items()
         for row in rows
     ]
     if not demo:
         run = next(iter(study.runs.values()))
-        standard = study.kind != "skills" and run.env.name == "square_a" and run.objective.skills.dim == 10
         made["tradeoff"] = figures.tradeoff(
             scores,
-            reference=AUTHORS_RUN if standard else None,
+            reference=AUTHORS_RUN if _is_papers(study) else None,
             num_skills=run.objective.skills.dim if study.kind != "skills" else None,
         )
         curves = {label: _curves(out, label, rows) for label, rows in results.items()}
         cycles = next(iter(curves.values()))[0]
-        made["learning-curves"] = figures.learning_curves({k: v[1] for k, v in curves.items()}, cycles)
+        made["learning-curves"] = figures.learning_curves(
+            {pretty(label): values for label, (_, values) in curves.items()}, cycles
+        )
     if study.mine_iterations:
         made["estimates"] = _estimates(study, out, results)
     return [figures.save(figure, out / name)[0] for name, figure in made.items()]
 
 
+def _is_papers(study: Study) -> bool:
+    """Whether published numbers may stand beside a study's: all of them are of ten skills in square_a."""
+    return all(run.env.name == "square_a" and run.objective.skills.dim == 10 for run in study.runs.values())
+
+
 def _estimates(study: Study, out: Path, results: dict[str, list[dict[str, Any]]]) -> Any:
     from becl import figures
 
-    curves = {label: np.stack([_arrays(out, row)["mine"] for row in rows]) for label, rows in results.items()}
-    entropies = {label: np.array([row["particle_entropy"] for row in rows]) for label, rows in results.items()}
+    curves = {pretty(label): np.stack([_arrays(out, row)["mine"] for row in rows]) for label, rows in results.items()}
+    entropies = {pretty(label): np.array([row["particle_entropy"] for row in rows]) for label, rows in results.items()}
+    published = {pretty(label): value for label, value in PUBLISHED_ENTROPY.items()}
     iterations = np.arange(1, study.mine_iterations + 1)
     count = next(iter(study.runs.values())).objective.skills.dim
-    return figures.estimates(curves, iterations, entropies, count, published=PUBLISHED_ENTROPY)
+    return figures.estimates(curves, iterations, entropies, count, published=published if _is_papers(study) else None)
 
 
 def _arrays(out: Path, row: dict[str, Any]) -> dict[str, np.ndarray]:
@@ -145,8 +177,8 @@ def _panel(study: Study, out: Path, row: dict[str, Any], title: str | None = Non
 
     run = study.runs[row["label"]]
     subtitle = f"I(S;Z) {row['mutual_information']:.2f} · coverage {100 * row['coverage']:.0f} % · {row['far']:.0f} far"
-    shown = row["label"] if title is None else title
-    return figures.Panel(shown, subtitle, _arrays(out, row)["paths"][:, :PATHS], run.env.geometry)
+    shown = pretty(row["label"]) if title is None else title
+    return figures.Panel(shown, subtitle, _arrays(out, row)["paths"], run.env.geometry)
 
 
 def _typical(study: Study, out: Path, rows: list[dict[str, Any]], title: str | None = None) -> Any:

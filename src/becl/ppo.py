@@ -66,6 +66,8 @@ class PPO:
     clip: float = 0.2
     """How far the probability ratio may move from 1 before its gradient stops."""
     entropy_weight: float = 0.025
+    concatenate: bool = False
+    """Let advantages run on from one episode into the next, as the released maze code does by mistake."""
     epochs: int = 4
     minibatches: int = 10
     network: Network = Network((128, 128), "uniform")
@@ -105,7 +107,8 @@ class PPO:
         inputs = policy_input(jnp.concatenate([rollout.obs, rollout.last_obs[None]]), rollout.skill)
         flat = inputs.reshape(-1, inputs.shape[-1])
         values = networks.value(flat).reshape(inputs.shape[:2])
-        advantage = generalized_advantage(reward, values, self.discount, self.gae_lambda)
+        estimate = concatenated_advantage if self.concatenate else generalized_advantage
+        advantage = estimate(reward, values, self.discount, self.gae_lambda)
         returns = advantage + values[:-1]
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
         rows = len(flat) - len(rollout.last_obs)
@@ -167,6 +170,25 @@ def generalized_advantage(
     return powers @ delta
 
 
+def concatenated_advantage(
+    reward: Float[Array, "time episodes"],
+    values: Float[Array, "time_and_one episodes"],
+    discount: float,
+    gae_lambda: float,
+) -> Float[Array, "time episodes"]:
+    """The same over all episodes as if they were one: each runs on into the first state of the next."""
+    following = jnp.concatenate([values[0, 1:], values[-1, -1:]])
+    within = generalized_advantage(reward, values.at[-1].set(following), discount, gae_lambda)
+    ahead = (discount * gae_lambda) ** jnp.arange(len(reward), 0, -1)
+
+    def join(next_advantage, advantage):
+        advantage = advantage + ahead * next_advantage
+        return advantage[0], advantage
+
+    _, joined = jax.lax.scan(join, jnp.zeros(()), within.T, reverse=True)
+    return joined.T
+
+
 def beta_params(policy: MLP, inputs: Float[Array, "*batch in"]) -> BetaParams:
     """Both parameters stay above 1.05, so that the density is bounded and has one mode."""
     return BetaParams(*jnp.split(jax.nn.softplus(policy(inputs)) + 1.05, 2, axis=-1))
@@ -183,11 +205,6 @@ def beta_entropy(params: BetaParams) -> Float[Array, "*batch"]:
     a, b = params
     terms = (a - 1) * digamma(a) + (b - 1) * digamma(b) - (a + b - 2) * digamma(a + b)
     return jnp.mean(log_beta(a, b) - terms, -1)
-
-
-def beta_mode(params: BetaParams) -> Float[Array, "*batch action"]:
-    a, b = params
-    return (a - 1) / (a + b - 2)
 
 
 def log_beta(a: Float[Array, "*b"], b: Float[Array, "*b"]) -> Float[Array, "*b"]:
@@ -218,7 +235,7 @@ class GammaNoise(NamedTuple):
     """Random numbers from which any gamma variate of shape ≥ 1 can be made: drawn in bulk, ahead of the episode."""
 
     normal: Float[Array, "*batch attempts"]
-    exponential: Float[Array, "*batch attempts"]
+    log_uniform: Float[Array, "*batch attempts"]
 
 
 def gamma_noise(key: PRNGKeyArray, *shape: int) -> GammaNoise:
@@ -235,7 +252,7 @@ def gamma_variate(shape: Float[Array, "*b"], noise: GammaNoise) -> Float[Array, 
     x = noise.normal
     v = (1.0 + x * jax.lax.rsqrt(9.0 * d)) ** 3
     bound = 0.5 * jnp.square(x) + d * (1.0 - v + jnp.log(jnp.maximum(v, 1e-12)))
-    accepted = (v > 0) & (noise.exponential < bound)
+    accepted = (v > 0) & (noise.log_uniform < bound)
     chosen = jnp.argmax(accepted, -1, keepdims=True)
     value = jnp.take_along_axis(d * v, chosen, -1)
     # The mode where no attempt was accepted.

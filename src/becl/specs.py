@@ -28,7 +28,7 @@ def difference(one: Any, other: Any, path: str = "") -> str | None:
         for key in [*one, *(key for key in other if key not in one)]:
             here = f"{path}.{key}" if path else key
             if key not in one or key not in other:
-                return f"{here}: {one.get(key, 'absent')}, {other.get(key, 'absent')}"
+                return f"{here}: {'present' if key in one else 'absent'}, {'present' if key in other else 'absent'}"
             if found := difference(one[key], other[key], here):
                 return found
         return None

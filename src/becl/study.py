@@ -89,19 +89,26 @@ def make_run(method: str, maze_name: str, skills: int, settings: Iterable[str] =
         **{name: value for name, value in sizes.items() if name in known},
     )
     run = OnPolicy(
-        maze.Maze(maze_name),
+        maze.Maze(maze_name, leak=entry.maze_as_released),
         objective,
         PPO(
             network=network,
             entropy_weight=entry.maze_entropy_weight,
+            concatenate=entry.maze_as_released,
             optimizer=Adam(entry.maze_learning_rate, 1e-3, corrected=False),
         ),
         # Two trajectories of each skill at least: one to compare the other with.
         episodes=max(50, 2 * skills),
         fit_epochs=entry.maze_fit_epochs,
+        balanced=not entry.maze_as_released,
     )
     for setting in settings:
         run = apply_setting(run, method, setting)
+    if "episode_length" in known:
+        run = dataclasses.replace(
+            run,
+            objective=dataclasses.replace(run.objective, episode_length=run.env.episode_length),  # type: ignore[type-var]
+        )
     return run
 
 
@@ -117,29 +124,45 @@ def apply_setting(run: OnPolicy, method: str, setting: str) -> OnPolicy:
         if target != method:
             return run
         path = rest
-    top = {f.name for f in dataclasses.fields(run)}
-    if path.partition(".")[0] in top:
-        changed = override(run, path, text)
-    else:
-        changed = dataclasses.replace(run, objective=override(run.objective, path, text))
-    check(changed)
-    return changed
+    first = path.partition(".")[0]
+    if path in ("env.name", "skills.dim", "objective.skills.dim"):
+        raise UserError(f"--set {setting}: use {'--maze' if path == 'env.name' else '--skills'}")
+    if first in {f.name for f in dataclasses.fields(run)}:
+        return override(run, path, text)
+    options = {f.name for f in dataclasses.fields(run.objective)}  # type: ignore[arg-type]
+    others = [name for name, entry in METHODS.items() if hasattr(entry.maze_objective or entry.objective, first)]
+    if first not in options and others and not colon:
+        raise UserError(f"--set {setting}: {method} has no {first}; name the method, for example {others[0]}:{setting}")
+    return dataclasses.replace(run, objective=override(run.objective, path, text))
 
 
 def check(run: OnPolicy) -> None:
     """Refuses values that no run can use."""
-    temperature = getattr(run.objective, "temperature", 1.0)
     positive = {
-        "temperature": temperature,
+        "temperature": getattr(run.objective, "temperature", 1.0),
+        "stddev": getattr(run.objective, "stddev", 1.0),
+        "feature_dim": getattr(run.objective, "feature_dim", 1),
+        "neighbours": getattr(run.objective, "neighbours", 1),
+        "env.episode_length": run.env.episode_length,
         "episodes": run.episodes,
         "fit_minibatches": run.fit_minibatches,
         "fit_epochs": run.fit_epochs,
         "learner.epochs": run.learner.epochs,
         "learner.minibatches": run.learner.minibatches,
+        "learner.optimizer.learning_rate": run.learner.optimizer.learning_rate,
+        "network.hidden": min(getattr(run.objective, "network", run.learner.network).hidden, default=1),
+        "learner.network.hidden": min(run.learner.network.hidden, default=1),
     }
     for name, value in positive.items():
-        if not value > 0:
-            raise UserError(f"{name} {value}: must be greater than 0")
+        if not 0 < value < float("inf"):
+            raise UserError(f"{name} {value:g}: must be greater than 0 and finite")
+    transitions = run.episodes * run.env.episode_length
+    for name in ("fit_minibatches", "learner.minibatches"):
+        if positive[name] > transitions:
+            raise UserError(f"{name} {positive[name]}: there are only {transitions} transitions in a collection")
+    for name in ("discount", "gae_lambda"):
+        if not 0 <= getattr(run.learner, name) <= 1:
+            raise UserError(f"learner.{name} {getattr(run.learner, name):g}: must lie in [0, 1]")
 
 
 def make_study(
@@ -164,8 +187,21 @@ def make_study(
         raise UserError(f"--seeds: {', '.join(map(str, repeated))} given more than once")
     if repeated := sorted({name for name in methods if list(methods).count(name) > 1}):
         raise UserError(f"--methods: {', '.join(repeated)} given more than once")
-    if temperature is not None and not temperature > 0:
-        raise UserError(f"--temperature {temperature:g}: must be greater than 0")
+    for name in methods:
+        if name not in METHODS:
+            raise unknown("method", name, METHODS)
+    if temperature is not None:
+        if not 0 < temperature < float("inf"):
+            raise UserError(f"--temperature {temperature:g}: must be greater than 0 and finite")
+        if kind == "temperature":
+            raise UserError("--temperature: the temperature study has its own, 1, 0.5, 0.1 and 0.01")
+        if not any(name.startswith("becl") for name in methods):
+            raise UserError("--temperature is BeCL's: there is no BeCL among --methods")
+    for setting in settings:
+        if ":" in setting and (target := setting.partition(":")[0]) in METHODS and target not in methods:
+            raise UserError(f"--set {setting}: {target} is not among --methods {' '.join(methods)}")
+    if kind == "estimates" and mine_iterations < 1:
+        raise UserError(f"--mine-iterations {mine_iterations}: at least 1 is needed")
     if maze_name is None:
         maze_name = "square_tree" if kind == "skills" else "square_a"
     settings = list(settings)
@@ -195,23 +231,22 @@ def open_folder(study: Study, out: Path) -> None:
     """Makes the folder or checks that it holds this study; says what is wrong before anything is written."""
     config = json.loads(json.dumps(study.config()))
     path = out / "config.json"
-    if path.exists():
-        try:
-            found = json.loads(path.read_text())
-        except (OSError, ValueError) as error:
-            raise UserError(f"{path} cannot be read ({error}); choose another --out") from None
-        if place := difference(found, config):
-            raise UserError(f"{out} holds another configuration ({place} now); choose another --out")
-        if not os.access(out, os.W_OK):
-            raise UserError(f"no permission to write in {out}")
-        return
-    if out.exists() and not out.is_dir():
-        raise UserError(f"{out} is a file; choose another --out")
-    if out.exists() and any(out.iterdir()):
-        raise UserError(f"{out} is not empty and holds no study; choose another --out")
     try:
+        if path.exists():
+            found = json.loads(path.read_text())
+            if place := difference(found, config):
+                raise UserError(f"{out} holds another configuration ({place} now); remove it or choose another --out")
+            if not os.access(out, os.W_OK):
+                raise UserError(f"no permission to write in {out}")
+            return
+        if out.exists() and not out.is_dir():
+            raise UserError(f"{out} is a file; choose another --out")
+        if out.exists() and any(out.iterdir()):
+            raise UserError(f"{out} is not empty and holds no study; choose another --out")
         out.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps(config, indent=1) + "\n")
+    except ValueError:
+        raise UserError(f"{path} is damaged; remove it or choose another --out") from None
     except OSError as error:
         raise UserError(f"cannot write in {out}: {error.strerror}") from None
 
@@ -228,7 +263,7 @@ def seed_path(out: Path, label: str, seed: int, suffix: str) -> Path:
 
 
 def unfinished(study: Study, out: Path) -> list[tuple[str, int]]:
-    """Runs still to do, seeds of a label spread out so that each worker compiles few programs."""
+    """Runs still to do."""
     return [
         (label, seed)
         for label in study.runs
@@ -261,6 +296,9 @@ def train_seeds(
         if done == 0:
             compile_time = time.perf_counter() - chunk_began
         done += chunk
+        for name, value in curves[-1].items():
+            if not np.all(np.isfinite(value)):
+                raise FloatingPointError(f"{name} is no longer finite after {done} cycles")
         report(chunk)
     seconds = time.perf_counter() - began
     for index, seed in enumerate(seeds):
@@ -314,11 +352,10 @@ def _keep(study, label, seed, state, learning, timing, out: Path) -> None:
     ]
     write_text(seed_path(out, label, seed, "csv"), to_csv(rows))
     measured, arrays = measure(run, state.learner, seed, study.mine_iterations)
+    networks = {"learner": state.learner.networks, "objective": state.objective._replace(opt=None)}
     weights = {
         jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(
-            eqx.filter({"learner": state.learner.networks, "objective": state.objective}, eqx.is_inexact_array)
-        )
+        for path, leaf in jax.tree_util.tree_leaves_with_path(eqx.filter(networks, eqx.is_inexact_array))
     }
     seed_path(out, label, seed, "safetensors").write_bytes(safetensors.numpy.save(weights))
     buffer = io.BytesIO()
@@ -385,13 +422,11 @@ def to_csv(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def finished(study: Study, out: Path) -> dict[str, list[dict[str, Any]]]:
-    """What was measured, by label, seeds in order; labels without a finished seed are left out."""
+    """What was measured of every finished seed in the folder, by label; labels without any are left out."""
     results = {
-        label: [
-            json.loads(path.read_text())
-            for seed in study.seeds
-            if (path := seed_path(out, label, seed, "json")).exists()
-        ]
+        label: sorted(
+            (json.loads(path.read_text()) for path in (out / label).glob("seed-*.json")), key=lambda row: row["seed"]
+        )
         for label in study.runs
     }
     return {label: rows for label, rows in results.items() if rows}

@@ -204,7 +204,8 @@ def _crossings(position, displacement):
     direction = jnp.sign(displacement)
     line = before + 0.5 * direction
     crosses = after != before
-    when = jnp.where(crosses, (line - position) / jnp.where(crosses, displacement, 1.0), 2.0)
+    # A move that ends on a line crosses it at 1, not at a rounding error more.
+    when = jnp.where(crosses, jnp.minimum((line - position) / jnp.where(crosses, displacement, 1.0), 1.0), 2.0)
     return before.astype(jnp.int32), after.astype(jnp.int32), direction, line, when
 
 

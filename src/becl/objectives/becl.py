@@ -27,6 +27,7 @@ from becl.skills import OneHot, skill_index
 
 # Anchors priced at once: keeps a block of similarities (250 × batch) in a core's cache.
 BLOCK = 250
+NO_SCORE = -1e4  # Of a batch without negatives: their mass is nothing.
 
 
 class BeCLState(NamedTuple):
@@ -85,13 +86,7 @@ class BeCL:
 
     def reward(self, state: BeCLState, batch: Batch, key: PRNGKeyArray) -> tuple[BeCLState, Float[Array, " batch"]]:
         features = self.features((state.encoder, state.head), batch.next_obs)
-        size = len(features)
-        block = BLOCK if size % BLOCK == 0 else size
-
-        def price(rows):
-            return self.contrast(features[rows], features, batch, rows, key)[1]
-
-        rewards = jax.lax.map(price, jnp.arange(size).reshape(-1, block)).reshape(size)
+        rewards = in_blocks(lambda rows: self.contrast(features[rows], features, batch, rows, key)[1], len(features))
         return state, rewards * batch.progress**self.ramp
 
     def contrast(
@@ -118,6 +113,12 @@ class BeCL:
             jnp.sum(chosen.weights * losses, -1),
             jnp.sum(chosen.weights * jnp.exp(-losses), -1),
         )
+
+
+def in_blocks(price: Callable[[Int[Array, " anchors"]], Float[Array, " anchors"]], size: int) -> Float[Array, " batch"]:
+    """A function of anchor rows over a whole batch, block by block."""
+    block = BLOCK if size % BLOCK == 0 else size
+    return jax.lax.map(price, jnp.arange(size).reshape(-1, block)).reshape(size)
 
 
 class Pairs(NamedTuple):
@@ -155,14 +156,15 @@ def negative_mass(
     scores: Float[Array, "anchors batch"], negatives: Bool[Array, "anchors batch"], hardness: float
 ) -> Float[Array, " anchors"]:
     """log Σ_j w_j exp(score_j) over the negatives, w_j ∝ exp(hardness · score_j) with mean 1."""
-    peak = jax.lax.stop_gradient(jnp.max(scores, 1, keepdims=True))
-    shifted = jnp.where(negatives, jnp.exp(scores - peak), 0.0)
-    if hardness == 0:
-        return jnp.log(jnp.maximum(shifted.sum(1), 1e-30)) + peak[:, 0]
-    weights = jnp.where(negatives, jnp.exp(hardness * (scores - peak)), 0.0)
-    mean_weight = weights.sum(1) / jnp.maximum(negatives.sum(1), 1)
-    total = jnp.maximum((weights * shifted).sum(1), 1e-30) / jnp.maximum(mean_weight, 1e-30)
-    return jnp.log(total) + peak[:, 0]
+    # Shifted by the negatives' own largest score, so that the sum is at least 1 at any temperature.
+    peak = jax.lax.stop_gradient(jnp.max(jnp.where(negatives, scores, NO_SCORE), 1, keepdims=True))
+    below = jnp.where(negatives, scores - peak, 0.0)
+    shifted = jnp.where(negatives, jnp.exp(below), 0.0)
+    total = shifted.sum(1)
+    if hardness != 0:
+        weights = jnp.where(negatives, jnp.exp(hardness * below), 0.0)
+        total = (weights * shifted).sum(1) * negatives.sum(1) / jnp.maximum(weights.sum(1), 1e-30)
+    return jnp.log(jnp.maximum(total, 1e-30)) + peak[:, 0]
 
 
 def released_nce(

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from becl.envs.spec import EnvSpec
 from becl.networks import MLP, Adam, Network, unit
-from becl.objectives.becl import BLOCK
+from becl.objectives.becl import in_blocks
 from becl.objectives.protocol import Batch, Metrics
 from becl.skills import OneHot, skill_index
 
@@ -65,9 +65,7 @@ class BeCLReleasedMaze:
     ) -> tuple[BeCLReleasedMazeState, Float[Array, " batch"]]:
         del key
         features = unit(state.encoder(batch.next_obs))
-        size = len(features)
-        rows = jnp.arange(size).reshape(-1, BLOCK if size % BLOCK == 0 else size)
-        rewards = jax.lax.map(lambda block: self.ratio(features, batch, block), rows).reshape(size)
+        rewards = in_blocks(lambda rows: self.ratio(features, batch, rows), len(features))
         return state, rewards * batch.progress**self.ramp
 
     def ratio(

@@ -10,7 +10,7 @@ S is the running variance of the distances (released code; it is called a standa
 nothing of the skill.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import jax
@@ -56,17 +56,19 @@ class CIC:
 
     def init(self, key: PRNGKeyArray, env: EnvSpec) -> CICState:
         keys = jax.random.split(key, 3)
+        inner = replace(self.network, normalize=False)  # Only observations are whitened.
         networks = CICNetworks(
             self.network.init(keys[0], env.obs_dim, self.feature_dim),
-            self.network.init(keys[1], 2 * self.feature_dim, self.feature_dim),
-            self.network.init(keys[2], self.skills.dim, self.feature_dim),
+            inner.init(keys[1], 2 * self.feature_dim, self.feature_dim),
+            inner.init(keys[2], self.skills.dim, self.feature_dim),
         )
         return CICState(networks, init_scale(), self.optimizer.init(networks))
 
     def fit(self, state: CICState, batch: Batch, key: PRNGKeyArray) -> tuple[CICState, Metrics]:
         del key
         if not self.train_encoder:
-            return state, {"loss": jnp.zeros(())}
+            seen = state.networks.state.observe(batch.next_obs)
+            return state._replace(networks=state.networks._replace(state=seen)), {"loss": jnp.zeros(())}
 
         def loss_fn(networks: CICNetworks):
             both = jnp.concatenate([networks.state(batch.obs), networks.state(batch.next_obs)], -1)
