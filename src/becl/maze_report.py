@@ -161,10 +161,16 @@ def _estimates(study: Study, out: Path, results: dict[str, list[dict[str, Any]]]
 
     curves = {pretty(label): np.stack([_arrays(out, row)["mine"] for row in rows]) for label, rows in results.items()}
     entropies = {pretty(label): np.array([row["particle_entropy"] for row in rows]) for label, rows in results.items()}
-    published = {pretty(label): value for label, value in PUBLISHED_ENTROPY.items()}
+    # The published runs have the maze study's entropy weight; ours are comparable only if they have it too.
+    same = [label for label in PUBLISHED_ENTROPY if label in study.runs and _entropy_weight(study, label) == 0.025]
+    published = {pretty(label): PUBLISHED_ENTROPY[label] for label in same}
     iterations = np.arange(1, study.mine_iterations + 1)
     count = next(iter(study.runs.values())).objective.skills.dim
     return figures.estimates(curves, iterations, entropies, count, published=published if _is_papers(study) else None)
+
+
+def _entropy_weight(study: Study, label: str) -> float:
+    return study.runs[label].learner.entropy_weight
 
 
 def _arrays(out: Path, row: dict[str, Any]) -> dict[str, np.ndarray]:
