@@ -104,7 +104,9 @@ def draw(study: Study, out: Path, demo: bool = False) -> list[Path]:
     if demo:
         made["demo"] = figures.demo_figure([_panel(study, out, rows[0]) for rows in results.values()])
     elif study.kind == "temperature":
-        made["temperature"] = figures.panels([_typical(study, out, rows) for rows in results.values()], 4)
+        made["temperature"] = figures.panels(
+            [_typical(study, out, rows) for rows in results.values()], min(4, len(results))
+        )
     elif study.kind == "skills":
         complete = _rectangle(study, results)
         if complete:
