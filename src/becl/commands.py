@@ -112,7 +112,7 @@ def run_study(study: Any, out: Path, workers: int | None, demo: bool) -> int:
 NEXT_STEPS = """
 What you see: each colour is a skill, learned without any reward; trajectories start at the black dot. To go on
 (`. .venv/bin/activate` puts `becl` on your path):
-  becl maze --seeds 2                                  four methods, full budget: about 25 minutes on two cores
+  becl maze --seeds 2                                  four methods, full budget: about 15 minutes on two cores
   becl maze --demo --maze square_tree --out demo-tree  another maze
   becl maze --study temperature                        what κ does
   becl methods, becl envs, becl theory                 what there is, and why it works"""
