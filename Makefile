@@ -32,8 +32,9 @@ format: setup ## fix what can be fixed, then format
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-bench: setup ## time the maze study on this machine
+bench: setup ## time the maze study and the simulations on this machine
 	$(BIN)/python -m benchmarks.maze
+	$(BIN)/python -m benchmarks.envs
 
 # uv resolves for every Python and platform at once; it lives in a throw-away environment because nothing else needs it.
 # Versions already locked stay as long as they fit; ARGS=--upgrade takes the newest of everything.

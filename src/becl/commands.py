@@ -146,9 +146,18 @@ class EnvsCommand:
 def envs_command(command: EnvsCommand) -> int:
     if command.out is not None:
         _check_writable(command.out.parent)
-    from becl.envs import maze
+    from becl.envs import DOMAINS, maze
     from becl.maze_report import console, plan_text, table
 
+    rows = [
+        (f"{name}_{task}", purpose, domain.obs_dim, domain.action_dim, domain.episode_length)
+        for name, domain in DOMAINS.items()
+        for task, purpose in domain.tasks.items()
+    ]
+    columns = ("task", "asks to", "observation", "action", "steps an episode")
+    console().print(table("robots in MuJoCo (URLB): becl.envs.make, gymnasium.make('becl/TASK-v0')", columns, rows))
+    primal = ", ".join(f"{name} ({name}_{domain.primal})" for name, domain in DOMAINS.items())
+    print(f"A domain alone, for pretraining, carries the reward of one task: {primal}.\n")
     rows = []
     for name in maze.names():
         plan = maze.geometry(name)

@@ -1,0 +1,109 @@
+"""How fast the robots are simulated: our layer beside bare MuJoCo and beside dm_control's own loop.
+
+    python -m benchmarks.envs                       three domains, 64 simulations, all cores
+    python -m benchmarks.envs jaco --sims 16 64     some of them, other sizes
+
+All follow the same random actions from real starts, for whole episodes, so that automatic restarts (and the background
+work for the next ones) are part of our time. Rates vary between machines; compare the ratios.
+"""
+
+import argparse
+import itertools
+import time
+import warnings
+
+import numpy as np
+
+from becl.envs import DOMAINS, Simulations, make
+
+EPISODES = 2
+REFERENCE_STEPS = 1000  # Of dm_control's single simulation; jaco: four episodes, restarts included.
+
+
+def actions(env: Simulations, seed: int) -> np.ndarray:
+    shape = (env.spec.episode_length, env.num_envs, env.spec.action_dim)
+    return np.random.default_rng(seed).uniform(-1, 1, shape).astype(np.float32)
+
+
+def ours(env: Simulations) -> float:
+    """Control steps per second, from the first observation on."""
+    env.reset()
+    plans = [actions(env, seed) for seed in range(EPISODES)]
+    began = time.perf_counter()
+    for action in itertools.chain(*plans):
+        env.step(action)
+    return EPISODES * env.spec.episode_length * env.num_envs / (time.perf_counter() - began)
+
+
+def bare(env: Simulations) -> float:
+    """The same simulations, starts and actions with nothing but `Batch.step`: no observation, reward or restart."""
+    import mujoco
+    from mujoco.batch import Batch
+
+    batch = Batch(env.model, env.num_envs, env.threads, persistent=True)
+    control = batch.bind("ctrl")
+    low, high = env.model.actuator_ctrlrange.T
+    spent = 0.0
+    for seed in range(EPISODES):
+        plan = low + (high - low) / 2 * (actions(env, seed) + 1)
+        keys = np.stack([np.zeros(env.num_envs, int), np.arange(env.num_envs), np.full(env.num_envs, seed)], axis=1)
+        batch.state[:] = env._starts.make(keys)[0]
+        began = time.perf_counter()
+        for ctrl in plan:
+            control[:] = ctrl
+            batch.step(nstep=env.domain.substeps, stage=int(mujoco.mjtStage.mjSTAGE_VEL))
+        spent += time.perf_counter() - began
+    return EPISODES * env.spec.episode_length * env.num_envs / spent
+
+
+def dm_control(domain: str) -> float:
+    """dm_control's loop over one simulation, as URLB runs it (without URLB's wrappers, which add to it)."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from dm_control import manipulation, suite
+    if domain == "jaco":
+        env = manipulation.load("reach_duplo_features", seed=0)
+    else:
+        env = suite.load(domain, DOMAINS[domain].primal, task_kwargs={"random": 0})
+    spec = env.action_spec()
+    random = np.random.default_rng(0)
+    env.reset()
+    began = time.perf_counter()
+    for _ in range(REFERENCE_STEPS):
+        env.step(random.uniform(spec.minimum, spec.maximum))  # Restarts on its own.
+    return REFERENCE_STEPS / (time.perf_counter() - began)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("domains", nargs="*", default=list(DOMAINS), help="walker, quadruped, jaco")
+    parser.add_argument("--sims", type=int, nargs="+", default=[64])
+    parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--no-reference", action="store_true", help="leave out dm_control")
+    options = parser.parse_args()
+
+    import mujoco
+
+    print(f"mujoco {mujoco.__version__}; control steps per second, median of {options.repeats}\n")
+    print("| domain | simulations | threads | dm_control, one process | bare Batch.step | becl | becl / dm_control "
+          "| becl costs over bare |\n|---|---|---|---|---|---|---|---|")  # fmt: skip
+    for domain, sims in itertools.product(options.domains, options.sims):
+        env = make(domain, num_envs=sims, threads=options.threads)
+        measured: dict[str, list[float]] = {"reference": [], "bare": [], "ours": []}
+        for _ in range(options.repeats):  # Alternating, so that a busy moment hits all alike.
+            measured["reference"].append(np.nan if options.no_reference else dm_control(domain))
+            measured["bare"].append(bare(env))
+            measured["ours"].append(ours(env))
+        middle = {name: float(np.median(values)) for name, values in measured.items()}
+        ratio = middle["ours"] / middle["reference"]
+        print(
+            f"| {domain} | {sims} | {env.threads} | {middle['reference']:,.0f} | {middle['bare']:,.0f} "
+            f"| {middle['ours']:,.0f} | {ratio:.1f} | {100 * (middle['bare'] / middle['ours'] - 1):.0f} % |",
+            flush=True,
+        )
+        env.close()
+
+
+if __name__ == "__main__":
+    main()
