@@ -54,6 +54,7 @@ def make_batch(seed=0, episodes=12, steps=10, skills=4, apart=0.0) -> Batch:
         skill=jnp.repeat(jax.nn.one_hot(index, skills), steps, axis=0),
         trajectory=jnp.repeat(jnp.arange(episodes), steps),
         progress=jnp.tile(jnp.arange(1, steps + 1) / steps, episodes),
+        reward=jnp.zeros(episodes * steps),
     )
 
 
@@ -182,7 +183,7 @@ def test_becl_released_equals_the_released_numbers():
     skills = jax.nn.one_hot(jnp.array(golden["skill_index"]), 3)
     count = len(skills)
     zeros = jnp.zeros((count, 1))
-    batch = Batch(zeros, zeros, zeros, skills, jnp.arange(count), jnp.ones(count))
+    batch = Batch(zeros, zeros, zeros, skills, jnp.arange(count), jnp.ones(count), jnp.zeros(count))
     objective = BeCL(OneHot(3), golden["temperature"], positive="first", denominator="all")
 
     def losses(features):
@@ -222,7 +223,7 @@ def test_becl_scale_is_the_papers_whatever_the_batch():
         skill = jnp.repeat(jnp.eye(skills), copies, axis=0)
         count = len(skill)
         zeros = jnp.zeros((count, 1))
-        batch = Batch(zeros, zeros, zeros, skill, jnp.arange(count), jnp.ones(count))
+        batch = Batch(zeros, zeros, zeros, skill, jnp.arange(count), jnp.ones(count), jnp.zeros(count))
         objective = BeCL(OneHot(skills))
         rows = jnp.arange(count)
         apart = jnp.repeat(simplex, copies, axis=0)

@@ -51,6 +51,17 @@ class MLP(eqx.Module):
         return MLP(self.layers, add_moments(self.moments, x))
 
 
+class Trunk(eqx.Module):
+    """Linear, LayerNorm, tanh: the first layer of URLB's networks."""
+
+    linear: Linear
+    gain: Float[Array, " out"]
+    shift: Float[Array, " out"]
+
+    def __call__(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch out"]:
+        return jnp.tanh(standardize(self.linear(x), -1) * self.gain + self.shift)
+
+
 @dataclass(frozen=True)
 class Network:
     """An MLP's hyper-parameters."""
@@ -82,6 +93,10 @@ def uniform_layer(key: PRNGKeyArray, in_dim: int, out_dim: int) -> Linear:
     return Linear(weight, jax.random.uniform(bias_key, (out_dim,), minval=-bound, maxval=bound))
 
 
+def init_trunk(key: PRNGKeyArray, in_dim: int, out_dim: int) -> Trunk:
+    return Trunk(orthogonal_layer(key, in_dim, out_dim), jnp.ones(out_dim), jnp.zeros(out_dim))
+
+
 def init_moments(dim: int) -> Moments:
     return Moments(jnp.array(0.01), jnp.zeros(dim), jnp.full(dim, 0.01))
 
@@ -106,6 +121,24 @@ def unit(x: Float[Array, "*batch dim"]) -> Float[Array, "*batch dim"]:
     """Projection on the unit sphere."""
     squares = jnp.sum(jnp.square(x), -1, keepdims=True)
     return x * jax.lax.rsqrt(jnp.maximum(squares, 1e-24))
+
+
+def standardize(x: Float[Array, "*batch dim"], axis: int) -> Float[Array, "*batch dim"]:
+    """Mean 0 and biased variance 1 along an axis, as in LayerNorm (-1) and BatchNorm (0)."""
+    # Not jax.nn.standardize, whose mean of squares less square of mean turns negative far from the origin.
+    return (x - x.mean(axis, keepdims=True)) * jax.lax.rsqrt(x.var(axis, keepdims=True) + 1e-5)
+
+
+def norm(x: Float[Array, "*batch dim"]) -> Float[Array, "*batch"]:
+    """Euclidean length; where it is zero, so is its gradient."""
+    squares = jnp.sum(jnp.square(x), -1)
+    positive = squares > 0
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, squares, 1.0)), 0.0)
+
+
+def follow(target: PyTree, network: PyTree, rate: float) -> PyTree:
+    """A target network moved towards its network: rate·θ + (1 − rate)·θ̄."""
+    return jax.tree.map(lambda old, new: rate * new + (1 - rate) * old, target, network)
 
 
 @dataclass(frozen=True)

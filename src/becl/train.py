@@ -145,4 +145,5 @@ def to_batch(rollout: Rollout) -> Batch:
         skill=jnp.repeat(rollout.skill, time, axis=0),
         trajectory=jnp.repeat(jnp.arange(episodes), time),
         progress=progress,
+        reward=jnp.zeros(time * episodes),
     )

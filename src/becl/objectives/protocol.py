@@ -21,6 +21,8 @@ class Batch(NamedTuple):
     """Which stretch of one skill the transition comes from; equal numbers mean the same stretch."""
     progress: Float[Array, " batch"]
     """Where in that stretch `next_obs` lies, in (0, 1]."""
+    reward: Float[Array, " batch"]
+    """The task's own, for those who look at it; zero where there is no task."""
 
 
 @runtime_checkable

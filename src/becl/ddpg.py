@@ -1,0 +1,157 @@
+"""DDPG as URLB runs it (Lillicrap et al. 2016; Yarats et al. 2021): the learner behind all methods on robots.
+
+With trunk features shared by both critics, clipped noise on target and policy actions, and z appended to states,
+
+    y = r + d · min(Q̄₁, Q̄₂)(s', ã'),                        ã' = π(s') + clipped noise
+    critic loss = mean (Q₁(s, a) − y)² + mean (Q₂(s, a) − y)²
+    actor loss  = − mean min(Q₁, Q₂)(s, π(s) + clipped noise)
+    Q̄ ← 0.01 · Q + 0.99 · Q̄
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from becl.envs.spec import EnvSpec
+from becl.networks import Adam, Linear, Trunk, follow, init_trunk, orthogonal_layer
+from becl.objectives.protocol import Metrics
+from becl.replay import Transitions
+from becl.skills import SkillSpace
+
+EDGE = 1e-6  # Actions stay this far inside [-1, 1].
+
+
+class Actor(eqx.Module):
+    trunk: Trunk
+    hidden: Linear
+    out: Linear
+
+    def __call__(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch action"]:
+        """The mean action."""
+        return jnp.tanh(self.out(jax.nn.relu(self.hidden(self.trunk(x)))))
+
+
+class Head(eqx.Module):
+    """What comes after the critic's trunk."""
+
+    hidden: Linear
+    out: Linear
+
+    def __call__(self, features: Float[Array, "*batch hidden"]) -> Float[Array, "*batch value"]:
+        return self.out(jax.nn.relu(self.hidden(features)))
+
+
+class Critic(eqx.Module):
+    trunk: Trunk
+    heads: Head
+    """Two, stacked along a leading axis."""
+
+    def __call__(self, x: Float[Array, "batch in"]) -> Float[Array, "2 batch value"]:
+        return jax.vmap(lambda head, features: head(features), (0, None))(self.heads, self.trunk(x))
+
+
+class DDPGState(NamedTuple):
+    actor: Actor
+    critic: Critic
+    target: Critic
+    actor_opt: optax.OptState
+    critic_opt: optax.OptState
+
+
+@dataclass(frozen=True)
+class DDPG:
+    hidden: int = 1024
+    """Width of every layer."""
+    stddev: float = 0.2
+    """Of the noise on actions."""
+    noise_clip: float = 0.3
+    """Of that noise in updates; acting does not clip it."""
+    target_rate: float = 0.01
+    optimizer: Adam = Adam(1e-4)
+    critic_dim: int = 1
+    """1 for a value; n for n successor features, whose product with the skill is the value (APS)."""
+
+    def init(self, key: PRNGKeyArray, env: EnvSpec, skills: SkillSpace) -> DDPGState:
+        actor_key, critic_key = jax.random.split(key)
+        state_dim = env.obs_dim + skills.dim
+        keys = jax.random.split(actor_key, 3)
+        actor = Actor(
+            init_trunk(keys[0], state_dim, self.hidden),
+            orthogonal_layer(keys[1], self.hidden, self.hidden),
+            orthogonal_layer(keys[2], self.hidden, env.action_dim),
+        )
+        critic = self.init_critic(critic_key, state_dim + env.action_dim)
+        return DDPGState(actor, critic, critic, self.optimizer.init(actor), self.optimizer.init(critic))
+
+    def init_critic(self, key: PRNGKeyArray, in_dim: int) -> Critic:
+        trunk_key, *head_keys = jax.random.split(key, 3)
+
+        def head(key: PRNGKeyArray) -> Head:
+            hidden_key, out_key = jax.random.split(key)
+            return Head(
+                orthogonal_layer(hidden_key, self.hidden, self.hidden),
+                orthogonal_layer(out_key, self.hidden, self.critic_dim),
+            )
+
+        return Critic(init_trunk(trunk_key, in_dim, self.hidden), jax.vmap(head)(jnp.stack(head_keys)))
+
+    def act(
+        self,
+        actor: Actor,
+        obs: Float[Array, "envs obs"],
+        skill: Float[Array, "envs skill"],
+        key: PRNGKeyArray,
+        random: Bool[Array, ""],
+    ) -> Float[Array, "envs action"]:
+        """Actions for collecting: noisy, or uniform while there is nothing learned."""
+        noise_key, random_key = jax.random.split(key)
+        mean = actor(jnp.concatenate([obs, skill], -1))
+        noisy = into_range(mean + self.stddev * jax.random.normal(noise_key, mean.shape))
+        return jnp.where(random, jax.random.uniform(random_key, mean.shape, minval=-1.0), noisy)
+
+    def update(self, state: DDPGState, batch: Transitions, key: PRNGKeyArray) -> tuple[DDPGState, Metrics]:
+        """Critic, then the actor with the critic just updated, then the target."""
+        target_key, actor_key = jax.random.split(key)
+        here = jnp.concatenate([batch.obs, batch.skill], -1)
+        there = jnp.concatenate([batch.next_obs, batch.skill], -1)
+
+        def critic_loss(critic: Critic):
+            q = values(critic, here, batch.action, batch.skill)
+            return jnp.square(q - goal).mean(1).sum(), q[0].mean()
+
+        next_value = values(state.target, there, self._noisy(state.actor(there), target_key), batch.skill).min(0)
+        goal = batch.reward + batch.discount * next_value
+        (loss, q), grads = jax.value_and_grad(critic_loss, has_aux=True)(state.critic)
+        critic, critic_opt = self.optimizer.update(state.critic, grads, state.critic_opt)
+
+        def actor_loss(actor: Actor):
+            return -values(critic, here, self._noisy(actor(here), actor_key), batch.skill).min(0).mean()
+
+        policy_loss, grads = jax.value_and_grad(actor_loss)(state.actor)
+        actor, actor_opt = self.optimizer.update(state.actor, grads, state.actor_opt)
+        target = follow(state.target, critic, self.target_rate)
+        metrics = {"critic_loss": loss, "actor_loss": policy_loss, "q": q, "goal": goal.mean()}
+        return DDPGState(actor, critic, target, actor_opt, critic_opt), metrics
+
+    def _noisy(self, mean: Float[Array, "batch action"], key: PRNGKeyArray) -> Float[Array, "batch action"]:
+        noise = self.stddev * jax.random.normal(key, mean.shape)
+        return into_range(mean + jnp.clip(noise, -self.noise_clip, self.noise_clip))
+
+
+def into_range(action: Float[Array, "*batch action"]) -> Float[Array, "*batch action"]:
+    """Actions clamped into range, with a gradient that does not notice."""
+    clamped = jnp.clip(action, -1 + EDGE, 1 - EDGE)
+    return action + jax.lax.stop_gradient(clamped - action)
+
+
+def values(
+    critic: Critic, state: Float[Array, "batch s"], action: Float[Array, "batch a"], skill: Float[Array, "batch z"]
+) -> Float[Array, "2 batch"]:
+    """Both critics' values; of successor features, their product with the skill."""
+    out = critic(jnp.concatenate([state, action], -1))
+    return out[..., 0] if out.shape[-1] == 1 else jnp.sum(out * skill, -1)

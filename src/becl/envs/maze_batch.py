@@ -1,0 +1,50 @@
+"""Many mazes behind the interface of the robots, for learners that step environments from outside."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float32
+
+from becl.envs.maze import Maze, MazeState
+from becl.envs.simulations import Step
+
+
+class MazeBatch:
+    """`num_envs` copies of a maze that begin their episodes together. The mazes have no task: rewards are 0."""
+
+    def __init__(self, maze: Maze, num_envs: int = 1, seed: int | Sequence[int] = 0):
+        seeds = [seed] if isinstance(seed, int | np.integer) else list(seed)
+        self.maze, self.num_envs, self.spec = maze, num_envs, maze.spec
+        self._each = num_envs // len(seeds)
+        self._keys = jnp.stack([jax.random.key(one) for one in seeds])
+
+        def reset(keys, number):
+            draw = jax.vmap(lambda key: maze.reset(jax.random.fold_in(key, number), self._each))
+            return jax.tree.map(lambda x: x.reshape(num_envs, *x.shape[2:]), draw(keys))
+
+        def step(keys, number, state, action):
+            draw = jax.vmap(lambda key: maze.noise(jax.random.fold_in(key, number), self._each))
+            return maze.step(state, action, draw(keys).reshape(num_envs, 2))
+
+        self._reset_all, self._step_all = jax.jit(reset), jax.jit(step)
+
+    def reset(self) -> Float32[np.ndarray, "n o"]:
+        self._number = 0
+        self._in_episode = 0
+        self._state: MazeState = self._reset_all(self._keys, self._number)
+        return np.asarray(self._state.position)
+
+    def step(self, action: np.ndarray) -> Step:
+        self._number += 1
+        self._in_episode += 1
+        self._state = self._step_all(self._keys, self._number, self._state, action)
+        next_obs = np.asarray(self._state.position)
+        over = self._in_episode >= self.spec.episode_length
+        if over:
+            self._number += 1
+            self._in_episode = 0
+            self._state = self._reset_all(self._keys, self._number)
+        obs = np.asarray(self._state.position)
+        return Step(obs, np.zeros(self.num_envs), np.full(self.num_envs, over), next_obs)

@@ -1,0 +1,68 @@
+"""Disagreement: self-supervised exploration via disagreement (Pathak et al. 2019), as in URLB.
+
+Rewards transitions on which an ensemble of forward models f_m differs. Unlike the error of one model this fades where
+the noise cannot be predicted, as all models come to agree on its mean:
+
+    loss = mean_m ‖s' − f_m(s, a)‖,      r = mean over dimensions of Var_m[f_m(s, a)]
+
+The variance is the unbiased one. All models see the same batches and differ by their start alone.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from becl.envs.spec import EnvSpec
+from becl.networks import MLP, Adam, Network
+from becl.objectives.icm import prediction_error
+from becl.objectives.protocol import Batch, Metrics
+from becl.skills import NoSkill, SkillSpace
+
+
+class DisagreementState(NamedTuple):
+    models: MLP  # Every array has a leading axis of models.
+    opt: optax.OptState
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    skills: SkillSpace = NoSkill()
+    """The policy has none."""
+    models: int = 5
+    """Size of the ensemble."""
+    network: Network = Network((1024,), "uniform")
+    """Of each model. URLB starts these layers alone uniform rather than orthogonal."""
+    optimizer: Adam = Adam()
+
+    def init(self, key: PRNGKeyArray, env: EnvSpec) -> DisagreementState:
+        keys = jax.random.split(key, self.models)
+        models = jax.vmap(lambda key: self.network.init(key, env.obs_dim + env.action_dim, env.obs_dim))(keys)
+        return DisagreementState(models, self.optimizer.init(models))
+
+    def fit(self, state: DisagreementState, batch: Batch, key: PRNGKeyArray) -> tuple[DisagreementState, Metrics]:
+        del key
+
+        def loss_fn(models: MLP):
+            errors = jax.vmap(lambda model: prediction_error(model, batch.obs, batch.action, batch.next_obs))(models)
+            return errors.mean()
+
+        loss, grads = jax.value_and_grad(loss_fn)(state.models)
+        models, opt = self.optimizer.update(state.models, grads, state.opt)
+        inputs = jnp.concatenate([batch.obs, batch.action], -1)
+        return DisagreementState(jax.vmap(lambda model: model.observe(inputs))(models), opt), {"loss": loss}
+
+    def reward(
+        self, state: DisagreementState, batch: Batch, key: PRNGKeyArray
+    ) -> tuple[DisagreementState, Float[Array, " batch"]]:
+        del key
+        inputs = jnp.concatenate([batch.obs, batch.action], -1)
+        return state, disagreement(jax.vmap(lambda model: model(inputs))(state.models))
+
+
+def disagreement(predictions: Float[Array, "models batch dim"]) -> Float[Array, " batch"]:
+    """Variance over the models, averaged over dimensions."""
+    return predictions.var(0, ddof=1).mean(-1)

@@ -1,0 +1,240 @@
+"""The off-policy loop (URLB's schedule): act, learn from what is stored, simulate, store.
+
+One seed's step is `act`, then `learn`; both are pure and are vmapped over seeds at the top. In between, the host
+simulates: actions are computed from the parameters before the updates, so the simulation of a step and the device's
+updates run side by side. With one environment this is the published order to the letter.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
+
+from becl.ddpg import DDPG, Actor, DDPGState
+from becl.envs.simulations import Step
+from becl.envs.spec import EnvSpec
+from becl.objectives.protocol import Batch, Metrics, Objective
+from becl.replay import Experience, Replay, ReplayState, Transitions
+
+Data = Array | np.ndarray
+
+
+@runtime_checkable
+class Environments(Protocol):
+    """What the loop needs of environments: `becl.envs.make` and `becl.envs.maze_batch.MazeBatch` have it."""
+
+    spec: EnvSpec
+    num_envs: int
+
+    def reset(self) -> np.ndarray: ...
+
+    def step(self, action: np.ndarray) -> Step: ...
+
+
+class RunState(NamedTuple):
+    """All that one seed's learning depends on, but for its environments."""
+
+    key: PRNGKeyArray
+    learner: DDPGState
+    objective: Any
+    replay: ReplayState
+
+
+class Choice(NamedTuple):
+    """What every environment is doing: with which skill, since when, and the action."""
+
+    skill: Float[Array, "envs skill"]
+    since: Int[Array, " envs"]
+    action: Float[Array, "envs action"]
+
+
+class Outcome(NamedTuple):
+    """What a step of the environments led to."""
+
+    obs: Float[Data, "*seeds envs obs"]
+    """Before the step."""
+    next_obs: Float[Data, "*seeds envs obs"]
+    reward: Float[Data, "*seeds envs"]
+    last: Bool[Data, "*seeds envs"]
+
+
+@dataclass(frozen=True)
+class OffPolicy:
+    """One run of DDPG with any objective."""
+
+    env: EnvSpec
+    objective: Objective
+    learner: DDPG = DDPG()
+    replay: Replay = Replay()
+    envs: int = 16
+    """Environments a seed; 1 is the published schedule."""
+    batch: int = 1024
+    fits_per_update: int = 1
+    """Batches the objective is fitted to before each update of the learner, which sees the last of them."""
+    skill_interval: int | None = 50
+    """Steps after which an environment's skill is drawn anew; None: only with a new episode."""
+    random_steps: int = 4000
+    """Steps with uniformly random actions, and without updates, at the beginning."""
+    steps_per_update: int = 2
+
+    @property
+    def updates(self) -> int:
+        """Updates in a step of all environments that has any."""
+        return max(1, self.envs // self.steps_per_update)
+
+    def learns_at(self, step: int) -> bool:
+        """Whether there are updates before the environments' step that begins at this many steps."""
+        return step >= self.random_steps and step % self.steps_per_update == 0
+
+    def init(self, key: PRNGKeyArray) -> tuple[RunState, Choice]:
+        keys = jax.random.split(key, 3)
+        skills = self.objective.skills
+        state = RunState(
+            keys[0],
+            self.learner.init(keys[1], self.env, skills),
+            self.objective.init(keys[2], self.env),
+            self.replay.init(self.env, skills, self.envs),
+        )
+        nothing = Choice(
+            jnp.zeros((self.envs, skills.dim)),
+            jnp.zeros(self.envs, jnp.int32),
+            jnp.zeros((self.envs, self.env.action_dim)),
+        )
+        return state, nothing
+
+    def act(
+        self,
+        key: PRNGKeyArray,
+        actor: Actor,
+        before: Choice,
+        obs: Float[Array, "envs obs"],
+        began: Bool[Array, " envs"],
+        number: Int[Array, ""],
+    ) -> Choice:
+        """Skills and actions of the `number`-th step of all environments; `began` marks new episodes."""
+        skill_key, action_key = jax.random.split(jax.random.fold_in(key, 2 * number))
+        drawn = began if self.skill_interval is None else began | (number % self.skill_interval == 0)
+        skill = jnp.where(drawn[:, None], self.objective.skills.sample(skill_key, self.envs), before.skill)
+        since = jnp.where(drawn, 0, before.since + 1)
+        random = number * self.envs < self.random_steps
+        return Choice(skill, since, self.learner.act(actor, obs, skill, action_key, random))
+
+    def store(self, state: RunState, choice: Choice, outcome: Outcome) -> RunState:
+        step = Experience(
+            obs=jnp.asarray(outcome.obs),
+            action=choice.action,
+            reward=jnp.asarray(outcome.reward),
+            discount=jnp.ones(self.envs),
+            next_obs=jnp.asarray(outcome.next_obs),
+            skill=choice.skill,
+            since=choice.since,
+            last=jnp.asarray(outcome.last),
+        )
+        return state._replace(replay=self.replay.add(state.replay, step))
+
+    def learn(self, state: RunState, number: Int[Array, ""]) -> tuple[RunState, Metrics]:
+        """The updates before the `number`-th step of all environments; metrics are their means."""
+        key = jax.random.fold_in(state.key, 2 * number + 1)
+
+        def body(carry: tuple[DDPGState, Any], key: PRNGKeyArray):
+            learner, objective, metrics = self.update(*carry, state.replay, key)
+            return (learner, objective), metrics
+
+        keys = jax.random.split(key, self.updates)
+        (learner, objective), metrics = jax.lax.scan(body, (state.learner, state.objective), keys)
+        return state._replace(learner=learner, objective=objective), jax.tree.map(jnp.mean, metrics)
+
+    def update(
+        self, learner: DDPGState, objective: Any, replay: ReplayState, key: PRNGKeyArray
+    ) -> tuple[DDPGState, Any, Metrics]:
+        """Fit the representation, price the last batch with it, update the learner on that."""
+        *fit_keys, reward_key, learn_key = jax.random.split(key, self.fits_per_update + 2)
+        transitions, fitted = None, {}
+        for fit_key in fit_keys:
+            sample_key, fit_key = jax.random.split(fit_key)
+            transitions = self.replay.sample(replay, sample_key, self.batch)
+            objective, fitted = self.objective.fit(objective, self.to_batch(transitions), fit_key)
+        assert transitions is not None
+        objective, reward = self.objective.reward(objective, self.to_batch(transitions), reward_key)
+        learner, metrics = self.learner.update(learner, transitions._replace(reward=reward), learn_key)
+        fitted = {f"objective_{name}": value for name, value in fitted.items()}
+        extrinsic = transitions.reward.mean()
+        return learner, objective, {"reward": reward.mean(), "extrinsic": extrinsic, **fitted, **metrics}
+
+    def to_batch(self, transitions: Transitions) -> Batch:
+        interval = self.skill_interval or self.env.episode_length
+        return Batch(
+            obs=transitions.obs,
+            action=transitions.action,
+            next_obs=transitions.next_obs,
+            skill=transitions.skill,
+            trajectory=transitions.trajectory,
+            progress=jnp.minimum(transitions.since / interval, 1.0),
+            reward=transitions.reward,
+        )
+
+
+class Programs(NamedTuple):
+    """A run's parts, jitted and vmapped over seeds."""
+
+    init: Callable
+    act: Callable
+    store: Callable
+    store_and_learn: Callable
+
+
+@functools.cache
+def programs(run: OffPolicy) -> Programs:
+    def store_and_learn(state: RunState, choice: Choice, outcome: Outcome, number: Int[Array, ""]):
+        return run.learn(run.store(state, choice, outcome), number)
+
+    over_seeds = (0, 0, 0, 0, 0, None)
+    return Programs(
+        init=jax.jit(jax.vmap(run.init)),
+        act=jax.jit(jax.vmap(run.act, over_seeds)),
+        # The buffer is changed in place: without donation every step would copy it.
+        store=jax.jit(jax.vmap(run.store), donate_argnums=0),
+        store_and_learn=jax.jit(jax.vmap(store_and_learn, (0, 0, 0, None)), donate_argnums=0),
+    )
+
+
+class Progress(NamedTuple):
+    """Where a run stands after a step of all environments."""
+
+    step: int
+    """Steps taken a seed."""
+    state: RunState
+    metrics: Metrics | None
+    """Of the updates before this step, by seed; None where there were none. Still being computed when handed out."""
+    outcome: Step
+
+
+def train(run: OffPolicy, envs: Environments, keys: Key[Array, " seeds"], steps: int) -> Iterator[Progress]:
+    """Trains seeds together, one key each, for `steps` steps a seed; yields after every step of all environments."""
+    seeds = len(keys)
+    if envs.num_envs != seeds * run.envs:
+        raise ValueError(f"{envs.num_envs} environments for {seeds} seeds of {run.envs}")
+    parts = programs(run)
+    by_seed = lambda x: np.asarray(x).reshape(seeds, run.envs, *np.shape(x)[1:])  # noqa: E731
+    state, choice = parts.init(keys)
+    obs = by_seed(envs.reset())
+    began = np.ones((seeds, run.envs), bool)
+    pending: Outcome | None = None
+    metrics = None
+    for number in range(-(-steps // run.envs)):
+        before, choice = choice, parts.act(state.key, state.learner.actor, choice, obs, began, np.int32(number))
+        if pending is not None:
+            if run.learns_at(number * run.envs):
+                state, metrics = parts.store_and_learn(state, before, pending, np.int32(number))
+            else:
+                state = parts.store(state, before, pending)
+        step = envs.step(np.asarray(choice.action).reshape(envs.num_envs, -1))
+        reward = step.reward.astype(np.float32)
+        pending = Outcome(obs, by_seed(step.next_obs), by_seed(reward), by_seed(step.truncated))
+        obs, began = by_seed(step.obs), by_seed(step.truncated)
+        yield Progress((number + 1) * run.envs, state, metrics, step)

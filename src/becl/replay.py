@@ -1,0 +1,142 @@
+"""Where experience is kept: a ring buffer on the device; n-step transitions are cut when they are sampled."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from becl.envs.spec import EnvSpec
+from becl.skills import SkillSpace
+
+# Starts drawn for each transition; the first whose n steps lie within an episode is taken. In episodes of 50 steps none
+# of them does once in 10^11, and then the transition is a shorter one.
+CANDIDATES = 8
+
+
+class Experience(NamedTuple):
+    """One step of all environments, or many of them."""
+
+    obs: Float[Array, "*t envs obs"]
+    action: Float[Array, "*t envs action"]
+    reward: Float[Array, "*t envs"]
+    """The environment's own."""
+    discount: Float[Array, "*t envs"]
+    """0 where the task ended for good, else 1."""
+    next_obs: Float[Array, "*t envs obs"]
+    skill: Float[Array, "*t envs skill"]
+    """The one that chose the action."""
+    since: Int[Array, "*t envs"]
+    """Steps since that skill was drawn."""
+    last: Bool[Array, "*t envs"]
+    """Whether the episode ended with this step, for whatever reason."""
+
+
+class Transitions(NamedTuple):
+    """What a learner sees: from `obs` by `action` to `next_obs`, n steps later."""
+
+    obs: Float[Array, "batch obs"]
+    action: Float[Array, "batch action"]
+    reward: Float[Array, " batch"]
+    """Discounted sum over the steps."""
+    discount: Float[Array, " batch"]
+    """Of what follows `next_obs`."""
+    next_obs: Float[Array, "batch obs"]
+    skill: Float[Array, "batch skill"]
+    trajectory: Int[Array, " batch"]
+    """Equal numbers mean the same stretch of one skill in one environment."""
+    since: Int[Array, " batch"]
+    """Steps from the beginning of that stretch to `next_obs`."""
+
+
+class ReplayState(NamedTuple):
+    steps: Experience
+    written: Int[Array, ""]
+    """Steps ever added; the oldest are overwritten."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    capacity: int = 1_000_000
+    """Transitions kept a seed."""
+    nstep: int = 3
+    gamma: float = 0.99
+    """Discount a step."""
+    released_skill: bool = False
+    """Pair a transition with the skill of the step before, as the released code does by mistake."""
+
+    def init(self, env: EnvSpec, skills: SkillSpace, envs: int) -> ReplayState:
+        rows = self.capacity // envs
+        shape = (rows, envs)
+        steps = Experience(
+            obs=jnp.zeros((*shape, env.obs_dim)),
+            action=jnp.zeros((*shape, env.action_dim)),
+            reward=jnp.zeros(shape),
+            discount=jnp.zeros(shape),
+            next_obs=jnp.zeros((*shape, env.obs_dim)),
+            skill=jnp.zeros((*shape, skills.dim)),
+            since=jnp.zeros(shape, jnp.int32),
+            last=jnp.zeros(shape, bool),
+        )
+        return ReplayState(steps, jnp.zeros((), jnp.int32))
+
+    def bytes(self, env: EnvSpec, skills: SkillSpace, envs: int) -> int:
+        """Device memory of one seed's buffer."""
+        shapes = jax.eval_shape(lambda: self.init(env, skills, envs))
+        return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+
+    def add(self, state: ReplayState, step: Experience) -> ReplayState:
+        """Keeps one step of every environment."""
+        row = state.written % state.steps.last.shape[0]
+        steps = jax.tree.map(lambda kept, new: kept.at[row].set(new), state.steps, step)
+        return ReplayState(steps, state.written + 1)
+
+    def sample(self, state: ReplayState, key: PRNGKeyArray, batch: int) -> Transitions:
+        """n-step transitions, uniform over starts whose n steps lie within an episode; `nstep` rows must be there."""
+        rows, envs = state.steps.last.shape
+        filled = jnp.minimum(state.written, rows)
+        env_key, start_key = jax.random.split(key)
+        column = jax.random.randint(env_key, (CANDIDATES, batch), 0, envs)
+        offset = jax.random.randint(start_key, (CANDIDATES, batch), 0, filled - self.nstep + 1)
+        start = state.written - filled + offset
+        # Within an episode: none of the steps but the last of the window may end one.
+        ends = jnp.stack([state.steps.last[(start + i) % rows, column] for i in range(self.nstep - 1)])
+        chosen = jnp.argmin(ends.any(0), axis=0), jnp.arange(batch)
+        return self.cut(state, start[chosen], column[chosen])
+
+    def cut(self, state: ReplayState, start: Int[Array, " batch"], column: Int[Array, " batch"]) -> Transitions:
+        """The transitions from given steps on; shorter than n where an episode ends."""
+        steps = state.steps
+        rows, envs = steps.last.shape
+
+        def at(field: Array, number: Int[Array, " batch"]) -> Array:
+            return field[number % rows, column]
+
+        reward = jnp.zeros(start.shape)
+        discount = jnp.ones(start.shape)
+        going = jnp.ones(start.shape, bool)
+        end = start
+        for i in range(self.nstep):
+            here = start + i
+            reward += jnp.where(going, discount * at(steps.reward, here), 0.0)
+            discount = jnp.where(going, discount * self.gamma * at(steps.discount, here), discount)
+            end = jnp.where(going, here, end)
+            going &= ~at(steps.last, here)
+        skill = at(steps.skill, start)
+        since = at(steps.since, start)
+        if self.released_skill:
+            oldest = state.written - jnp.minimum(state.written, rows)
+            before = jnp.maximum(start - 1, oldest)
+            known = ~at(steps.last, before)[:, None]
+            skill = jnp.where(known, at(steps.skill, before), skill)
+        return Transitions(
+            obs=at(steps.obs, start),
+            action=at(steps.action, start),
+            reward=reward,
+            discount=discount,
+            next_obs=at(steps.next_obs, end),
+            skill=skill,
+            trajectory=(start - since) * envs + column,
+            since=since + end - start + 1,
+        )

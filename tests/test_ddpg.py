@@ -1,0 +1,194 @@
+"""The learner against formulas written out in NumPy, and on problems whose values are known."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from becl.ddpg import DDPG, into_range, values
+from becl.envs.spec import EnvSpec
+from becl.networks import Adam
+from becl.replay import Transitions
+from becl.skills import NoSkill, OneHot, SkillSpace, Sphere
+
+ENV = EnvSpec(obs_dim=3, action_dim=2, episode_length=10)
+SMALL = DDPG(hidden=16)
+
+
+def transitions(seed=0, batch=8, skills: SkillSpace = OneHot(4), reward=None, discount=0.97) -> Transitions:
+    rng = np.random.default_rng(seed)
+    draw = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)  # noqa: E731
+    return Transitions(
+        obs=draw(batch, ENV.obs_dim),
+        action=jnp.tanh(draw(batch, ENV.action_dim)),
+        reward=draw(batch) if reward is None else jnp.full(batch, reward),
+        discount=jnp.full(batch, discount),
+        next_obs=draw(batch, ENV.obs_dim),
+        skill=skills.sample(jax.random.key(seed), batch),
+        trajectory=jnp.arange(batch),
+        since=jnp.ones(batch, jnp.int32),
+    )
+
+
+def naive_trunk(trunk, x):
+    out = x @ np.asarray(trunk.linear.weight, float) + np.asarray(trunk.linear.bias, float)
+    mean = out.mean(-1, keepdims=True)
+    variance = ((out - mean) ** 2).mean(-1, keepdims=True)
+    return np.tanh((out - mean) / np.sqrt(variance + 1e-5) * np.asarray(trunk.gain) + np.asarray(trunk.shift))
+
+
+def naive_layers(hidden, out, x):
+    x = np.maximum(x @ np.asarray(hidden.weight, float) + np.asarray(hidden.bias), 0)
+    return x @ np.asarray(out.weight, float) + np.asarray(out.bias)
+
+
+def naive_values(critic, x):
+    features = naive_trunk(critic.trunk, x)
+    pick = lambda i: jax.tree.map(lambda leaf: leaf[i], critic.heads)  # noqa: E731
+    return np.stack([naive_layers(pick(i).hidden, pick(i).out, features)[:, 0] for i in (0, 1)])
+
+
+def test_networks_are_urlbs():
+    state = DDPG().init(jax.random.key(0), EnvSpec(24, 6, 1000), OneHot(16))
+    count = lambda tree: sum(leaf.size for leaf in jax.tree.leaves(tree))  # noqa: E731
+    assert count(state.actor) == 1_099_782
+    assert count(state.critic) == 2_151_426
+    weight = np.asarray(state.actor.hidden.weight, float)
+    np.testing.assert_allclose(weight @ weight.T, np.eye(1024), atol=1e-4)
+    heads = np.asarray(state.critic.heads.hidden.weight)
+    assert not np.allclose(heads[0], heads[1])
+    jax.tree.map(np.testing.assert_array_equal, state.critic, state.target)
+
+
+def test_losses_are_the_equations():
+    learner = DDPG(hidden=16, stddev=0.0)  # No noise: every number can be written down.
+    state = learner.init(jax.random.key(0), ENV, OneHot(4))
+    state = state._replace(target=learner.init(jax.random.key(5), ENV, OneHot(4)).critic)
+    batch = transitions()
+    new, metrics = learner.update(state, batch, jax.random.key(1))
+    obs, next_obs, skill, action = (
+        np.asarray(x, float) for x in (batch.obs, batch.next_obs, batch.skill, batch.action)
+    )
+
+    def policy(actor, s):
+        x = np.concatenate([s, skill], 1)
+        return np.clip(np.tanh(naive_layers(actor.hidden, actor.out, naive_trunk(actor.trunk, x))), -1 + 1e-6, 1 - 1e-6)
+
+    future = naive_values(state.target, np.concatenate([next_obs, skill, policy(state.actor, next_obs)], 1)).min(0)
+    goal = np.asarray(batch.reward) + 0.97 * future
+    q = naive_values(state.critic, np.concatenate([obs, skill, action], 1))
+    np.testing.assert_allclose(metrics["critic_loss"], ((q - goal) ** 2).mean(1).sum(), rtol=1e-4)
+    # The actor is judged by the critic after its step.
+    judged = naive_values(new.critic, np.concatenate([obs, skill, policy(state.actor, obs)], 1)).min(0)
+    np.testing.assert_allclose(metrics["actor_loss"], -judged.mean(), rtol=1e-4)
+    old, step, moved = (np.asarray(c.trunk.linear.weight) for c in (state.target, new.critic, new.target))
+    np.testing.assert_allclose(moved, 0.01 * step + 0.99 * old, atol=1e-6)
+
+
+def test_first_step_of_adam_moves_every_weight_by_the_learning_rate_against_its_slope():
+    learner = DDPG(hidden=16, stddev=0.0)
+    state = learner.init(jax.random.key(0), ENV, NoSkill())
+    batch = transitions(skills=NoSkill())
+    new, _ = learner.update(state, batch, jax.random.key(1))
+    x = np.concatenate([batch.obs, batch.action], 1)
+    there = np.concatenate([batch.next_obs, np.asarray(state.actor(batch.next_obs))], 1)
+    goal = np.asarray(batch.reward) + 0.97 * naive_values(state.target, there).min(0)
+
+    def loss(bias):
+        moved = eqx.tree_at(lambda critic: critic.heads.out.bias, state.critic, bias)
+        return ((naive_values(moved, x) - goal) ** 2).mean(1).sum()
+
+    bias = np.zeros((2, 1))
+    for head in (0, 1):
+        shift = np.zeros((2, 1))
+        shift[head] = 1e-4
+        slope = (loss(bias + shift) - loss(bias - shift)) / 2e-4
+        step = float(new.critic.heads.out.bias[head, 0])
+        np.testing.assert_allclose(step, -1e-4 * np.sign(slope), rtol=1e-3)
+
+
+def test_clamping_keeps_the_value_and_lets_the_gradient_through():
+    x = jnp.array([-3.0, -0.5, 2.0])
+    np.testing.assert_allclose(into_range(x), [-1 + 1e-6, -0.5, 1 - 1e-6], atol=1e-7)
+    np.testing.assert_array_equal(jax.grad(lambda x: into_range(x).sum())(x), np.ones(3))
+
+
+def test_acting_noise_is_not_clipped_and_random_actions_fill_the_range():
+    state = SMALL.init(jax.random.key(0), ENV, NoSkill())
+    obs, skill = jnp.zeros((20_000, 3)), jnp.zeros((20_000, 0))
+    mean = np.asarray(state.actor(obs[:1])[0])
+    noisy = np.asarray(SMALL.act(state.actor, obs, skill, jax.random.key(1), jnp.array(False)))
+    inside = np.abs(mean) < 0.3
+    np.testing.assert_allclose(noisy.std(0)[inside], 0.2, rtol=0.03)
+    assert np.abs(noisy - mean).max() > 0.5
+    uniform = np.asarray(SMALL.act(state.actor, obs, skill, jax.random.key(1), jnp.array(True)))
+    np.testing.assert_allclose(uniform.std(), 2 / np.sqrt(12), rtol=0.02)
+
+
+def train(learner, batch_of, steps, skills=NoSkill()):
+    state = learner.init(jax.random.key(0), ENV, skills)
+
+    def step(state, key):
+        batch_key, update_key = jax.random.split(key)
+        return learner.update(state, batch_of(batch_key), update_key)
+
+    return jax.jit(lambda s: jax.lax.scan(step, s, jax.random.split(jax.random.key(1), steps)))(state)
+
+
+def test_values_of_a_reward_that_never_changes():
+    """Reward 1 and discount ½ are worth 2 everywhere."""
+    learner = DDPG(hidden=32, target_rate=0.1, optimizer=Adam(1e-3))
+
+    def batch_of(key):
+        return transitions(batch=64, skills=NoSkill(), reward=1.0, discount=0.5)._replace(
+            obs=jax.random.normal(key, (64, 3))
+        )
+
+    state, _ = train(learner, batch_of, 1500)
+    batch = batch_of(jax.random.key(9))
+    np.testing.assert_allclose(values(state.critic, batch.obs, batch.action, batch.skill), 2.0, atol=0.3)
+
+
+def test_the_policy_finds_the_best_action():
+    """Without a future, reward −‖a − a*‖²: the policy's action becomes a*."""
+    best = jnp.array([0.5, -0.3])
+    learner = DDPG(hidden=32, optimizer=Adam(1e-3))
+
+    def batch_of(key):
+        obs_key, action_key = jax.random.split(key)
+        action = jax.random.uniform(action_key, (64, 2), minval=-1.0)
+        reward = -jnp.square(action - best).sum(1)
+        batch = transitions(batch=64, skills=NoSkill(), discount=0.0)
+        return batch._replace(obs=jax.random.normal(obs_key, (64, 3)), action=action, reward=reward)
+
+    state, _ = train(learner, batch_of, 3000)
+    np.testing.assert_allclose(state.actor(batch_of(jax.random.key(9)).obs).mean(0), best, atol=0.1)
+
+
+def test_successor_features_are_weighed_by_the_skill():
+    learner = DDPG(hidden=16, critic_dim=10)
+    state = learner.init(jax.random.key(0), ENV, Sphere(10))
+    batch = transitions(skills=Sphere(10))
+    x = jnp.concatenate([batch.obs, batch.skill], 1)
+    expected = np.einsum("hbk,bk->hb", state.critic(jnp.concatenate([x, batch.action], 1)), batch.skill)
+    np.testing.assert_allclose(values(state.critic, x, batch.action, batch.skill), expected, rtol=1e-5, atol=1e-6)
+    new, metrics = learner.update(state, batch, jax.random.key(1))
+    assert all(np.isfinite(value) for value in metrics.values())
+    assert jax.tree.structure(new) == jax.tree.structure(state)
+
+
+@pytest.mark.parametrize("skills", [NoSkill(), OneHot(4), Sphere(10)])
+def test_seeds_trained_together_are_what_they_are_alone(skills):
+    batch = transitions(skills=skills)
+
+    def run(key):
+        state = SMALL.init(key, ENV, skills)
+        for i in range(3):
+            state, _ = SMALL.update(state, batch, jax.random.fold_in(key, i))
+        return state.actor.out.weight
+
+    keys = jax.random.split(jax.random.key(3), 3)
+    together = jax.jit(jax.vmap(run))(keys)
+    for i in range(3):
+        np.testing.assert_allclose(together[i], jax.jit(run)(keys[i]), atol=2e-6)

@@ -1,0 +1,183 @@
+"""The off-policy loop on environments whose every number is known."""
+
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from becl.ddpg import DDPG
+from becl.envs import make
+from becl.envs.maze import Maze
+from becl.envs.maze_batch import MazeBatch
+from becl.envs.simulations import Step
+from becl.envs.spec import EnvSpec
+from becl.networks import Adam, Network
+from becl.objectives.becl import BeCL
+from becl.objectives.diayn import DIAYN
+from becl.objectives.extrinsic import Extrinsic
+from becl.offpolicy import OffPolicy, programs, train
+from becl.replay import Replay
+from becl.skills import NoSkill, OneHot
+
+LENGTH = 10
+SPEC = EnvSpec(obs_dim=2, action_dim=1, episode_length=LENGTH)
+SMALL = DDPG(hidden=16)
+
+
+class Counting:
+    """Observations are (environment, steps since the beginning); reward is −(action − 0.5)²."""
+
+    def __init__(self, num_envs: int):
+        self.num_envs, self.spec = num_envs, SPEC
+        self.actions: list[np.ndarray] = []
+
+    def _observe(self) -> np.ndarray:
+        return np.stack([np.arange(self.num_envs), np.full(self.num_envs, self.time)], 1).astype(np.float32) / 100
+
+    def reset(self) -> np.ndarray:
+        self.time = 0
+        return self._observe()
+
+    def step(self, action: np.ndarray) -> Step:
+        self.actions.append(action.copy())
+        self.time += 1
+        end = np.full(self.num_envs, self.time % LENGTH == 0)
+        return Step(self._observe(), -np.square(action[:, 0] - 0.5).astype(float), end, self._observe())
+
+
+def small(objective=None, envs=2, **options) -> OffPolicy:
+    settings = {"batch": 16, "random_steps": 20, "skill_interval": 4, "replay": Replay(capacity=200), "learner": SMALL}
+    return OffPolicy(SPEC, objective or DIAYN(OneHot(3), Network((8,))), envs=envs, **{**settings, **options})
+
+
+def count(opt: Any) -> int:
+    """Steps of an Adam optimiser of the first seed."""
+    return int(opt[0].count[0])
+
+
+def keys(*seeds: int):
+    return jnp.stack([jax.random.key(seed) for seed in seeds])
+
+
+@pytest.mark.parametrize(("envs", "steps"), [(1, 60), (2, 60), (4, 60), (8, 64)])
+def test_one_update_for_two_steps_after_the_random_ones(envs, steps):
+    run = small(envs=envs)
+    updates = 0
+    for number in range(steps // envs):
+        if run.learns_at(number * envs):
+            updates += run.updates
+    assert updates == sum(1 for step in range(steps) if step >= -(-20 // envs) * envs and step % 2 == 0)
+    *_, last = train(run, Counting(envs), keys(0), steps)
+    assert count(last.state.learner.actor_opt) == updates
+    assert int(last.state.replay.written[0]) == steps // envs - 1  # The last step is stored with the next one.
+
+
+def test_what_is_stored_is_what_happened():
+    run, envs = small(envs=3, steps_per_update=3), Counting(6)
+    *_, last = train(run, envs, keys(0, 1), 90)
+    stored = jax.tree.map(np.asarray, last.state.replay.steps)
+    for seed, row in itertools.product((0, 1), range(29)):
+        np.testing.assert_allclose(stored.obs[seed, row, :, 1], row / 100, atol=1e-6)
+        np.testing.assert_allclose(stored.next_obs[seed, row, :, 1], (row + 1) / 100, atol=1e-6)
+        np.testing.assert_allclose(stored.obs[seed, row, :, 0] * 100, 3 * seed + np.arange(3), atol=1e-4)
+        np.testing.assert_array_equal(stored.action[seed, row], envs.actions[row][3 * seed : 3 * seed + 3])
+        np.testing.assert_allclose(stored.reward[seed, row], -((stored.action[seed, row, :, 0] - 0.5) ** 2), rtol=1e-5)
+        np.testing.assert_array_equal(stored.last[seed, row], (row + 1) % LENGTH == 0)
+        # A skill is drawn with every episode and at every fourth step.
+        expected = min(row % LENGTH, row % 4)
+        np.testing.assert_array_equal(stored.since[seed, row], expected)
+        if expected > 0:
+            np.testing.assert_array_equal(stored.skill[seed, row], stored.skill[seed, row - 1])
+    assert len(np.unique(stored.skill[:, :29].reshape(-1, 3), axis=0)) == 3
+
+
+def test_actions_belong_to_the_skill_that_is_stored():
+    """Without noise the action is the mean of the stored skill and observation, by the parameters before the step."""
+    run, envs = small(learner=DDPG(hidden=16, stddev=0.0)), Counting(2)
+    actors, stored = [], None
+    for progress in train(run, envs, keys(0), 60):
+        actors.append(jax.tree.map(lambda leaf: np.asarray(leaf[0]), progress.state.learner.actor))
+        stored = jax.tree.map(lambda leaf: np.asarray(leaf[0]), progress.state.replay.steps)
+    assert stored is not None
+    for row in range(12, 29):
+        actor = jax.tree.map(jnp.asarray, actors[row - 1])
+        mean = actor(jnp.concatenate([stored.obs[row], stored.skill[row]], 1))
+        np.testing.assert_allclose(stored.action[row], mean, atol=2e-6)
+
+
+def test_random_actions_come_first():
+    envs = Counting(2)
+    list(train(small(learner=DDPG(hidden=16, stddev=0.0)), envs, keys(0), 40))
+    actions = np.array(envs.actions)[..., 0]
+    assert actions[:10].std() > 0.4  # Uniform in [-1, 1]: 0.58.
+    assert np.median(np.abs(np.diff(actions[10:], axis=0))) < 0.05  # Jumps only where the skill changes.
+
+
+def test_the_same_seed_twice_is_equal_to_the_bit_and_seeds_together_are_as_alone():
+    def final(*seeds):
+        *_, last = train(small(), Counting(2 * len(seeds)), keys(*seeds), 60)
+        return jax.tree.map(np.asarray, (last.state.learner.actor, last.state.objective, last.metrics))
+
+    once, again, together = final(3), final(3), final(5, 3)
+    jax.tree.map(np.testing.assert_array_equal, once, again)
+    # Environment numbers are part of the observation here, so only the first seed sees the same world.
+    first = jax.tree.map(lambda leaf: leaf[:1], final(3, 5))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), first, once)
+    assert not np.allclose(together[0].out.weight[0], once[0].out.weight[0])
+
+
+def test_every_part_is_traced_once():
+    run = small(batch=17)  # As no other test has it: programs are kept.
+    list(train(run, Counting(4), keys(0, 1), 80))
+    parts: Any = programs(run)
+    sizes = [part._cache_size() for part in (parts.act, parts.store, parts.store_and_learn)]
+    assert sizes == [1, 1, 1]
+
+
+def test_several_fits_come_before_an_update():
+    run = small(BeCL(OneHot(3), network=Network((8,)), head=None, feature_dim=4), fits_per_update=3)
+    *_, last = train(run, Counting(2), keys(0), 40)
+    learner = count(last.state.learner.critic_opt)
+    assert count(last.state.objective.opt) == 3 * learner > 0
+    assert last.metrics is not None
+    assert all(np.isfinite(value).all() for value in last.metrics.values())
+
+
+def test_it_learns_a_task_whose_answer_is_known():
+    run = small(
+        Extrinsic(NoSkill()),
+        envs=4,
+        batch=64,
+        replay=Replay(capacity=4000),
+        learner=DDPG(hidden=32, optimizer=Adam(1e-3)),
+        random_steps=200,
+    )
+    *_, last = train(run, Counting(4), keys(0), 4000)
+    actor = jax.tree.map(lambda leaf: leaf[0], last.state.learner.actor)
+    np.testing.assert_allclose(actor(jnp.asarray(last.outcome.obs))[:, 0], 0.5, atol=0.15)
+
+
+@pytest.mark.parametrize("make_envs", [lambda n, s: MazeBatch(Maze(), n, s), lambda n, s: make("walker", n, s)])
+def test_mazes_and_robots_go_through_the_same_loop(make_envs):
+    envs = make_envs(4, [0, 1])
+    run = OffPolicy(envs.spec, DIAYN(OneHot(3), Network((8,))), SMALL, Replay(capacity=400), envs=2, batch=16,
+                    random_steps=20)  # fmt: skip
+    *_, last = train(run, envs, keys(0, 1), 60)
+    assert last.metrics is not None
+    assert last.metrics["reward"].shape == (2,)
+    assert np.isfinite(last.metrics["reward"]).all()
+
+
+def test_mazes_restart_and_share_seeds_like_robots():
+    together, alone = MazeBatch(Maze(), 4, [7, 8]), MazeBatch(Maze(), 2, 8)
+    a, b = together.reset(), alone.reset()
+    np.testing.assert_array_equal(a[2:], b)
+    action = np.random.default_rng(0).uniform(-1, 1, (101, 4, 2)).astype(np.float32)
+    for time in range(101):
+        one, other = together.step(action[time]), alone.step(action[time, 2:])
+        np.testing.assert_array_equal(one.next_obs[2:], other.next_obs)
+        assert one.truncated.all() == ((time + 1) % 50 == 0)
+        assert np.array_equal(one.obs, one.next_obs) != one.truncated.all()

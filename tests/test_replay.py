@@ -1,0 +1,112 @@
+"""The replay buffer with transitions that carry their own identity."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from becl.envs.spec import EnvSpec
+from becl.replay import Experience, Replay
+from becl.skills import NoSkill, OneHot
+
+ENV = EnvSpec(obs_dim=2, action_dim=1, episode_length=7)
+
+
+def identified(time: int, envs: int, lengths) -> Experience:
+    """Step `time` of environments whose observation is (environment, 1000·episode + step within it)."""
+    lengths = np.asarray(lengths)
+    episode, step = time // lengths, time % lengths
+    number = 1000.0 * episode + step
+    column = np.arange(envs, dtype=float)
+    return Experience(
+        obs=jnp.asarray(np.stack([column, number], 1), jnp.float32),
+        action=jnp.asarray(number[:, None], jnp.float32),
+        reward=jnp.asarray(number + 0.5, jnp.float32),
+        discount=jnp.ones(envs),
+        next_obs=jnp.asarray(np.stack([column, number + 1], 1), jnp.float32),
+        skill=jnp.asarray(np.eye(3)[(number // 4).astype(int) % 3], jnp.float32),
+        since=jnp.asarray(step % 4, jnp.int32),
+        last=jnp.asarray(step == lengths - 1),
+    )
+
+
+def filled(replay: Replay, envs: int, steps: int, lengths):
+    state = replay.init(ENV, OneHot(3), envs)
+    add = jax.jit(replay.add)
+    for time in range(steps):
+        state = add(state, identified(time, envs, lengths))
+    return state
+
+
+@pytest.mark.parametrize("steps", [5, 19, 60, 61, 173])
+@pytest.mark.parametrize(("envs", "lengths"), [(1, [20]), (3, [20, 17, 31])])
+def test_every_transition_is_n_steps_of_one_episode_still_in_the_buffer(steps, envs, lengths):
+    replay = Replay(capacity=60 * envs)
+    out = jax.jit(replay.sample, static_argnums=2)(filled(replay, envs, steps, lengths), jax.random.key(steps), 4000)
+    column, number = np.asarray(out.obs).T.astype(int)
+    length = np.asarray(lengths)[column]
+    step = number % 1000
+    time = number // 1000 * length + step
+    assert (step <= length - 3).all()  # Three steps fit into the episode.
+    assert time.min() >= max(0, steps - 60)  # Nothing overwritten,
+    assert time.max() <= steps - 3  # nothing unwritten.
+    np.testing.assert_array_equal(out.next_obs[:, 0], column)
+    np.testing.assert_array_equal(out.next_obs[:, 1], number + 3)
+    np.testing.assert_array_equal(out.action[:, 0], number)
+    expected = sum(0.99**i * (number + i + 0.5) for i in range(3))
+    np.testing.assert_allclose(out.reward, expected, rtol=1e-6)
+    np.testing.assert_allclose(out.discount, 0.99**3, rtol=1e-6)
+    np.testing.assert_array_equal(np.argmax(out.skill, 1), number // 4 % 3)
+    np.testing.assert_array_equal(out.since, step % 4 + 3)
+
+
+def test_all_allowed_starts_come_equally_often():
+    replay = Replay(capacity=40)
+    out = replay.sample(filled(replay, 1, 100, [20]), jax.random.key(0), 60_000)
+    numbers, counts = np.unique(np.asarray(out.obs[:, 1]), return_counts=True)
+    allowed = [1000 * (t // 20) + t % 20 for t in range(60, 98) if t % 20 <= 17]
+    np.testing.assert_array_equal(numbers, allowed)
+    share = counts / counts.sum() * len(allowed)
+    assert abs(share - 1).max() < 0.15
+
+
+def test_trajectories_are_stretches_of_one_skill_in_one_environment():
+    replay = Replay(capacity=120)
+    out = replay.sample(filled(replay, 2, 60, [7, 7]), jax.random.key(0), 3000)
+    column, number = np.asarray(out.obs).T.astype(int)
+    stretch = {(c, n // 1000, n % 1000 // 4) for c, n in zip(column, number, strict=True)}
+    pairs = set(zip(np.asarray(out.trajectory).tolist(), column.tolist(), (number // 1000).tolist(),
+                    (number % 1000 // 4).tolist(), strict=True))  # fmt: skip
+    assert len(pairs) == len(stretch) == len({trajectory for trajectory, *_ in pairs})
+
+
+def test_a_window_that_must_end_early_ends_at_the_episodes_end():
+    replay = Replay(capacity=60, nstep=3)
+    state = filled(replay, 1, 30, [7])
+    out = replay.cut(state, jnp.array([12, 13]), jnp.array([0, 0]))  # One and no step before the second episode's end.
+    np.testing.assert_array_equal(out.next_obs[:, 1], [1007, 1007])
+    np.testing.assert_allclose(out.reward, [1005.5 + 0.99 * 1006.5, 1006.5], rtol=1e-6)
+    np.testing.assert_allclose(out.discount, [0.99**2, 0.99], rtol=1e-6)
+
+
+def test_a_terminal_state_is_worth_nothing():
+    replay = Replay(capacity=60)
+    state = replay.init(ENV, NoSkill(), 1)
+    for time in range(7):
+        step = identified(time, 1, [7])._replace(skill=jnp.zeros((1, 0)))
+        state = replay.add(state, step._replace(discount=1.0 - step.last))
+    out = replay.cut(state, jnp.array([3, 4]), jnp.array([0, 0]))
+    np.testing.assert_allclose(out.discount, [0.99**3, 0.0], rtol=1e-6)
+
+
+def test_the_released_pairing_takes_the_skill_of_the_step_before_but_never_another_episodes():
+    state = filled(Replay(capacity=60), 1, 30, [7])
+    out = Replay(capacity=60, released_skill=True).cut(state, jnp.array([11, 14]), jnp.array([0, 0]))
+    # Step 4 of episode 1 began a new skill; step 0 of episode 2 has no step before it.
+    np.testing.assert_array_equal(np.argmax(out.skill, 1), [1003 // 4 % 3, 2000 // 4 % 3])
+
+
+def test_its_size_is_what_is_allocated():
+    replay = Replay(capacity=1000)
+    state = replay.init(ENV, OneHot(3), 4)
+    assert replay.bytes(ENV, OneHot(3), 4) == sum(leaf.nbytes for leaf in jax.tree.leaves(state))
