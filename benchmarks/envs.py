@@ -32,7 +32,10 @@ def ours(env: Simulations) -> float:
     began = time.perf_counter()
     for action in itertools.chain(*plans):
         env.step(action)
-    return EPISODES * env.spec.episode_length * env.num_envs / (time.perf_counter() - began)
+    spent = time.perf_counter() - began
+    for _, future in env._pending:
+        future.result()  # Starts nobody is going to use must not slow down what is timed next.
+    return EPISODES * env.spec.episode_length * env.num_envs / spent
 
 
 def bare(env: Simulations) -> float:
@@ -42,12 +45,12 @@ def bare(env: Simulations) -> float:
 
     batch = Batch(env.model, env.num_envs, env.threads, persistent=True)
     control = batch.bind("ctrl")
-    low, high = env.model.actuator_ctrlrange.T
+    low, high = env.model.actuator_ctrlrange.astype(np.float32).T
     spent = 0.0
     for seed in range(EPISODES):
         plan = low + (high - low) / 2 * (actions(env, seed) + 1)
         keys = np.stack([np.zeros(env.num_envs, int), np.arange(env.num_envs), np.full(env.num_envs, seed)], axis=1)
-        batch.state[:] = env._starts.make(keys)[0]
+        batch.state[:] = env._starts.request(keys).result()[0]
         began = time.perf_counter()
         for ctrl in plan:
             control[:] = ctrl

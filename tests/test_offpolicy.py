@@ -14,6 +14,7 @@ from becl.envs.maze import Maze
 from becl.envs.maze_batch import MazeBatch
 from becl.envs.simulations import Step
 from becl.envs.spec import EnvSpec
+from becl.errors import UserError
 from becl.networks import Adam, Network
 from becl.objectives.becl import BeCL
 from becl.objectives.diayn import DIAYN
@@ -181,3 +182,20 @@ def test_mazes_restart_and_share_seeds_like_robots():
         np.testing.assert_array_equal(one.next_obs[2:], other.next_obs)
         assert one.truncated.all() == ((time + 1) % 50 == 0)
         assert np.array_equal(one.obs, one.next_obs) != one.truncated.all()
+
+
+def test_settings_that_would_change_the_schedule_are_refused():
+    with pytest.raises(UserError, match="envs 3"):
+        small(envs=3)
+    with pytest.raises(UserError, match="capacity 4"):
+        small(envs=2, replay=Replay(capacity=4))
+
+
+def test_nothing_is_learned_from_rows_not_yet_written():
+    run = small(random_steps=0, envs=2)
+    assert [run.learns_at(step) for step in (0, 2, 4, 6, 8)] == [False, False, False, True, True]
+
+
+def test_metrics_are_those_of_the_updates_before_a_step():
+    told = [progress.metrics is not None for progress in train(small(envs=1), Counting(1), keys(0), 26)]
+    assert told == [step >= 20 and step % 2 == 0 for step in range(26)]

@@ -110,3 +110,13 @@ def test_its_size_is_what_is_allocated():
     replay = Replay(capacity=1000)
     state = replay.init(ENV, OneHot(3), 4)
     assert replay.bytes(ENV, OneHot(3), 4) == sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+
+
+def test_one_step_transitions():
+    replay = Replay(capacity=60, nstep=1)
+    out = replay.sample(filled(replay, 1, 30, [7]), jax.random.key(0), 2000)
+    number = np.asarray(out.obs)[:, 1]
+    assert len(np.unique(number)) == 30
+    np.testing.assert_array_equal(out.next_obs[:, 1], number + 1)
+    np.testing.assert_allclose(out.reward, number + 0.5, rtol=1e-6)
+    np.testing.assert_allclose(out.discount, 0.99, rtol=1e-6)

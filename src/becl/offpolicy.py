@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 from becl.ddpg import DDPG, Actor, DDPGState
 from becl.envs.simulations import Step
 from becl.envs.spec import EnvSpec
+from becl.errors import UserError
 from becl.objectives.protocol import Batch, Metrics, Objective
 from becl.replay import Experience, Replay, ReplayState, Transitions
 
@@ -82,6 +83,15 @@ class OffPolicy:
     """Steps with uniformly random actions, and without updates, at the beginning."""
     steps_per_update: int = 2
 
+    def __post_init__(self) -> None:
+        if self.envs % self.steps_per_update and self.steps_per_update % self.envs:
+            raise UserError(
+                f"envs {self.envs}: with an update every {self.steps_per_update} steps, a multiple or a divisor of "
+                f"{self.steps_per_update} is needed"
+            )
+        if self.replay.capacity // self.envs < self.replay.nstep:
+            raise UserError(f"replay.capacity {self.replay.capacity}: too small for {self.envs} environments")
+
     @property
     def updates(self) -> int:
         """Updates in a step of all environments that has any."""
@@ -89,7 +99,8 @@ class OffPolicy:
 
     def learns_at(self, step: int) -> bool:
         """Whether there are updates before the environments' step that begins at this many steps."""
-        return step >= self.random_steps and step % self.steps_per_update == 0
+        enough = step >= self.random_steps and step // self.envs >= self.replay.nstep
+        return enough and step % self.steps_per_update == 0
 
     def init(self, key: PRNGKeyArray) -> tuple[RunState, Choice]:
         keys = jax.random.split(key, 3)
@@ -204,7 +215,7 @@ def programs(run: OffPolicy) -> Programs:
 
 
 class Progress(NamedTuple):
-    """Where a run stands after a step of all environments."""
+    """Where a run stands after a step of all environments. Copy what is to be kept: the next step reuses its memory."""
 
     step: int
     """Steps taken a seed."""
@@ -225,8 +236,8 @@ def train(run: OffPolicy, envs: Environments, keys: Key[Array, " seeds"], steps:
     obs = by_seed(envs.reset())
     began = np.ones((seeds, run.envs), bool)
     pending: Outcome | None = None
-    metrics = None
     for number in range(-(-steps // run.envs)):
+        metrics = None
         before, choice = choice, parts.act(state.key, state.learner.actor, choice, obs, began, np.int32(number))
         if pending is not None:
             if run.learns_at(number * run.envs):

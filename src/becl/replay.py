@@ -101,8 +101,10 @@ class Replay:
         offset = jax.random.randint(start_key, (CANDIDATES, batch), 0, filled - self.nstep + 1)
         start = state.written - filled + offset
         # Within an episode: none of the steps but the last of the window may end one.
-        ends = jnp.stack([state.steps.last[(start + i) % rows, column] for i in range(self.nstep - 1)])
-        chosen = jnp.argmin(ends.any(0), axis=0), jnp.arange(batch)
+        broken = jnp.zeros(start.shape, bool)
+        for i in range(self.nstep - 1):
+            broken |= state.steps.last[(start + i) % rows, column]
+        chosen = jnp.argmin(broken, axis=0), jnp.arange(batch)
         return self.cut(state, start[chosen], column[chosen])
 
     def cut(self, state: ReplayState, start: Int[Array, " batch"], column: Int[Array, " batch"]) -> Transitions:

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from becl.envs.domain import Domain
 from becl.envs.jaco import Jaco
 from becl.envs.quadruped import Quadruped
@@ -36,8 +38,8 @@ def make(
     if name not in names() and name not in DOMAINS:
         raise unknown("environment", name, [*DOMAINS, *names()])
     for option, value in (("num_envs", num_envs), ("episode_length", episode_length), ("threads", threads)):
-        if value is not None and value < 1:
-            raise UserError(f"{option} {value}: at least 1 is needed")
+        if value is not None and (not isinstance(value, int | np.integer) or value < 1):
+            raise UserError(f"{option} {value}: a whole number, at least 1, is needed")
     entry = DOMAINS[domain]
     return Simulations(entry, task or entry.primal, num_envs, seed, episode_length, threads)
 

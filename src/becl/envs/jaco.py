@@ -221,6 +221,8 @@ def place_brick(
             qpos[slot, 9:16] = (*place, BRICK_DROP, np.cos(half), 0.0, 0.0, np.sin(half))
             if not touches.brick(qpos[slot]):
                 break
+        else:
+            raise RuntimeError(f"no free place for the brick found in {GOAL_ATTEMPTS} attempts")
 
 
 def settle_brick(batch: "Batch", slots: Slots) -> None:

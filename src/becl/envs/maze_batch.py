@@ -8,14 +8,14 @@ import numpy as np
 from jaxtyping import Float32
 
 from becl.envs.maze import Maze, MazeState
-from becl.envs.simulations import Step
+from becl.envs.simulations import Step, shared_seeds
 
 
 class MazeBatch:
     """`num_envs` copies of a maze that begin their episodes together. The mazes have no task: rewards are 0."""
 
     def __init__(self, maze: Maze, num_envs: int = 1, seed: int | Sequence[int] = 0):
-        seeds = [seed] if isinstance(seed, int | np.integer) else list(seed)
+        seeds = shared_seeds(seed, num_envs)
         self.maze, self.num_envs, self.spec = maze, num_envs, maze.spec
         self._each = num_envs // len(seeds)
         self._keys = jnp.stack([jax.random.key(one) for one in seeds])

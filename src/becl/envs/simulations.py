@@ -6,6 +6,7 @@ which others, or on how many threads it is made: `Starts` makes the next ones in
 episodes run.
 """
 
+import operator
 import os
 import warnings
 from collections.abc import Sequence
@@ -78,8 +79,9 @@ class Simulations:
         self._batch = Batch(self.model, num_envs, self.threads, persistent=True)
         self._view = domain.view(self._batch)
         self._ctrl = self._batch.bind("ctrl")
-        self._low, high = self.model.actuator_ctrlrange.T
-        self._half_range = (high - self._low) / 2
+        # URLB scales its float32 actions in float32; the difference is small, but contacts multiply it.
+        ranges = {kind: self.model.actuator_ctrlrange.astype(kind).T for kind in (np.float32, np.float64)}
+        self._scales = {np.dtype(kind): (low, (high - low) / 2) for kind, (low, high) in ranges.items()}
         self._starts = Starts(domain, task, self.model, max(1, self.threads // 4))
         self._next_physics = np.zeros_like(self._batch.state)
         self._next_obs = np.zeros((num_envs, domain.obs_dim), np.float32)
@@ -91,19 +93,14 @@ class Simulations:
 
     def seed(self, seed: int | Sequence[int]) -> None:
         """Several seeds share the simulations equally, and each part is what it would be alone."""
-        seeds = [seed] if isinstance(seed, int | np.integer) else list(seed)
-        if not seeds or not all(0 <= int(one) == one < 2**63 for one in seeds):
-            raise UserError(f"seed {seed}: whole numbers from 0 to 2^63 - 1 are needed")
-        if self.num_envs % len(seeds):
-            raise UserError(f"num_envs {self.num_envs} cannot be shared by {len(seeds)} seeds: a multiple is needed")
+        seeds = shared_seeds(seed, self.num_envs)
         each = self.num_envs // len(seeds)
         self._key = np.stack([np.repeat(seeds, each), np.tile(np.arange(each), len(seeds))], axis=1)
         self._reset = False
 
     def reset(self) -> Float32[np.ndarray, "n o"]:
         """Begins the first episode of every simulation. A second call gives the same starts again."""
-        if self._closed:
-            raise UserError("the environment is closed; make another")
+        self._check_open()
         everyone = np.arange(self.num_envs)
         self._episode[:] = -1
         self._prepare(everyone)
@@ -112,18 +109,18 @@ class Simulations:
         self._begin(everyone)
         return self._obs.copy()
 
-    def restart(self, ids: Sequence[int] | np.ndarray | None = None) -> Float32[np.ndarray, "n o"]:
+    def restart(self, ids: int | Sequence[int] | np.ndarray | None = None) -> Float32[np.ndarray, "n o"]:
         """Begins the next episode of all simulations, or of some, wherever they are in the present one."""
-        if not self._reset:
-            raise UserError("reset the environment before restarting it")
+        self._check_ready("a restart")
         self._begin(self._which(ids))
         return self._obs.copy()
 
     def step(self, action: np.ndarray) -> Step:
         """One control step of every simulation with actions in [-1, 1]."""
-        if not self._reset:
-            raise UserError("reset the environment before its first step")
-        self._ctrl[:] = self._low + self._half_range * (self._checked(action) + 1.0)
+        self._check_ready("a step")
+        action = self._checked(action)
+        low, half_range = self._scales[action.dtype]
+        self._ctrl[:] = low + half_range * (action + 1)
         failed = self._advance()
         with np.errstate(over="ignore", invalid="ignore"):  # Found below.
             obs = self.domain.observe(self._view)
@@ -141,15 +138,14 @@ class Simulations:
             self._begin(np.flatnonzero(truncated))
         return Step(self._obs.copy(), reward, truncated, obs)
 
-    def get_state(self, ids: Sequence[int] | np.ndarray | None = None) -> State:
+    def get_state(self, ids: int | Sequence[int] | np.ndarray | None = None) -> State:
         """A copy of the state of all simulations, or of some."""
         which = self._which(ids)
-        if not self._reset:
-            raise UserError("reset the environment before asking for its state")
+        self._check_ready("asking for its state")
         arrays = (self._batch.state, self._obs, self._key, self._episode, self._step)
         return State(*(array[which].copy() for array in arrays))
 
-    def set_state(self, state: State, ids: Sequence[int] | np.ndarray | None = None) -> None:
+    def set_state(self, state: State, ids: int | Sequence[int] | np.ndarray | None = None) -> None:
         """Puts all simulations, or some, into a state; they go on from it bit for bit."""
         which = self._which(ids)
         expected = State(
@@ -175,10 +171,21 @@ class Simulations:
         """MuJoCo's data of one simulation, to render it or look at it."""
         return self._batch.get_data(number)
 
-    def _which(self, ids: Sequence[int] | np.ndarray | None) -> np.ndarray:
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UserError("the environment is closed; make another")
+
+    def _check_ready(self, what: str) -> None:
+        self._check_open()
+        if not self._reset:
+            raise UserError(f"reset the environment before {what}")
+
+    def _which(self, ids: int | Sequence[int] | np.ndarray | None) -> np.ndarray:
         if ids is None:
             return np.arange(self.num_envs)
-        which = np.atleast_1d(np.asarray(ids, dtype=int if len(ids) == 0 else None))
+        which = np.atleast_1d(np.asarray(ids))
+        if not which.size:
+            return np.zeros(0, int)
         if which.dtype == bool and which.shape == (self.num_envs,):
             return np.flatnonzero(which)
         if which.dtype.kind not in "iu" or which.ndim != 1 or not np.isin(which, range(self.num_envs)).all():
@@ -192,6 +199,8 @@ class Simulations:
             raise UserError(f"action has shape {action.shape}; {self.num_envs} simulations need {shape}")
         if action.dtype.kind != "f":
             raise UserError(f"action has dtype {action.dtype}; floating point numbers in [-1, 1] are needed")
+        if action.dtype not in self._scales:
+            action = action.astype(np.float32)
         if not np.isfinite(action).all():
             number = int(np.flatnonzero(~np.isfinite(action).all(1))[0])
             raise UserError(f"action of simulation {number} at step {self._step[number]} is not finite: "
@@ -243,9 +252,10 @@ class Simulations:
             self._pending.append((block, self._starts.request(keys)))
 
     def _collect(self, pending: tuple[np.ndarray, Future]) -> None:
-        self._pending = [other for other in self._pending if other is not pending]
         ids, future = pending
         self._next_physics[ids], self._next_obs[ids] = future.result()
+        # Only now: a start that failed must go on failing rather than be replaced by an old one.
+        self._pending = [other for other in self._pending if other is not pending]
 
 
 class Starts:
@@ -271,7 +281,7 @@ class Starts:
         batch, view = self._slots(len(keys))
         slots = np.arange(len(keys))
         batch.reset(slots, stage=0)
-        self.domain.start(self.task, batch, slots, [np.random.default_rng(key.tolist()) for key in keys])
+        self.domain.start(self.task, batch, slots, [random_of(*key.tolist()) for key in keys])
         batch.forward(slots)
         return batch.state[slots].copy(), self.domain.observe(view)[slots]
 
@@ -285,6 +295,25 @@ class Starts:
             self._batch = Batch(self.model, count, min(self.threads, count))
             self._batch_view = self.domain.view(self._batch)
         return self._batch, self._batch_view
+
+
+def random_of(seed: int, number: int, episode: int) -> np.random.Generator:
+    """The randomness of one start."""
+    # NumPy cuts whole numbers into words of 32 bits and does not mark where one ends.
+    return np.random.default_rng([seed % 2**32, number, episode, seed >> 32])
+
+
+def shared_seeds(seed: int | Sequence[int], num_envs: int) -> list[int]:
+    """Seeds that share environments equally, checked."""
+    try:
+        seeds = [operator.index(one) for one in (seed if isinstance(seed, Sequence | np.ndarray) else [seed])]
+    except TypeError:
+        raise UserError(f"seed {seed}: a whole number, or several, are needed") from None
+    if not seeds or not all(0 <= one < 2**63 for one in seeds):
+        raise UserError(f"seed {seed}: whole numbers from 0 to 2^63 - 1 are needed")
+    if num_envs % len(seeds):
+        raise UserError(f"num_envs {num_envs} cannot be shared by {len(seeds)} seeds: a multiple is needed")
+    return seeds
 
 
 def available_threads() -> int:
