@@ -121,15 +121,11 @@ def draw(study: Study, out: Path, demo: bool = False) -> list[Path]:
     else:
         grid = [_typical(study, out, rows) for rows in results.values()]
         made["comparison"] = figures.panels(grid, min(4, len(grid)))
-    common = set.intersection(*({row["seed"] for row in rows} for rows in results.values()))
-    seeds = sorted(common)[:MOST_SEEDS]
-    if not demo and len(seeds) > 1:
-        every = [_panel(study, out, row, title="") for rows in results.values() for row in rows if row["seed"] in seeds]
+    columns, rows_of = _side_by_side(results)
+    if not demo and len(columns) > 1:
+        every = [_panel(study, out, row, title="") for rows in rows_of.values() for row in rows]
         made["every-seed"] = figures.panels(
-            every,
-            len(seeds),
-            row_labels=[pretty(name) for name in results],
-            column_labels=[f"seed {seed}" for seed in seeds],
+            every, len(columns), row_labels=[pretty(name) for name in rows_of], column_labels=columns
         )
     scores = [
         figures.Score(pretty(label), row["mutual_information"], row["coverage"])
@@ -151,6 +147,17 @@ def draw(study: Study, out: Path, demo: bool = False) -> list[Path]:
     if study.mine_iterations:
         made["estimates"] = _estimates(study, out, results)
     return [figures.save(figure, out / name)[0] for name, figure in made.items()]
+
+
+def _side_by_side(results: dict[str, list[dict[str, Any]]]) -> tuple[list[str], dict[str, list[dict[str, Any]]]]:
+    """Seeds all runs have; where they have too few in common, as many of each run's own as all have."""
+    common = sorted(set.intersection(*({row["seed"] for row in rows} for rows in results.values())))[:MOST_SEEDS]
+    if len(common) > 1:
+        return [f"seed {seed}" for seed in common], {
+            label: [row for row in rows if row["seed"] in common] for label, rows in results.items()
+        }
+    count = min(MOST_SEEDS, *(len(rows) for rows in results.values()))
+    return [f"{number + 1}" for number in range(count)], {label: rows[:count] for label, rows in results.items()}
 
 
 def _is_papers(study: Study) -> bool:
