@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from becl.envs.domain import Vector, sensor_columns, suite_file
+from becl.envs.domain import Vector, sensor_columns, suite_file, without_islands
 from becl.envs.tolerance import tolerance
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Quadruped:
         for element in unused:
             spec.delete(element)
         spec.geom("floor").size = [FLOOR, FLOOR, 0.5]
-        return spec.compile()
+        return without_islands(spec.compile())
 
     def view(self, batch: "Batch") -> View:
         import mujoco

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from becl.envs.domain import Vector, suite_file
+from becl.envs.domain import Vector, suite_file, without_islands
 from becl.envs.tolerance import tolerance
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Walker:
     def model(self) -> "mujoco.MjModel":
         import mujoco
 
-        return mujoco.MjModel.from_xml_path(str(suite_file("walker.xml")))
+        return without_islands(mujoco.MjModel.from_xml_path(str(suite_file("walker.xml"))))
 
     def view(self, batch: "Batch") -> View:
         torso = batch.model.body("torso").id
