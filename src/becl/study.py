@@ -245,7 +245,7 @@ def open_folder(study: Study, out: Path) -> None:
             raise UserError(f"{out} is not empty and holds no study; choose another --out")
         out.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps(config, indent=1) + "\n")
-    except ValueError:
+    except (json.JSONDecodeError, UnicodeDecodeError):
         raise UserError(f"{path} is damaged; remove it or choose another --out") from None
     except OSError as error:
         raise UserError(f"cannot write in {out}: {error.strerror}") from None
