@@ -207,7 +207,7 @@ def test_listings(command, capsys):
 
 def test_options_of_a_method_are_shown(capsys):
     assert main(["methods", "becl"]) == 0
-    assert '"temperature": 0.5' in capsys.readouterr().out
+    assert '"temperature": 0.2' in capsys.readouterr().out
 
 
 def test_seeds():
@@ -223,7 +223,7 @@ def test_specs_round_trip_and_differ_where_they_differ():
     run = make_run("becl", "square_a", 10)
     assert difference(to_dict(run), json.loads(json.dumps(to_dict(run)))) is None
     changed = override(run, "learner.entropy_weight", "0.5")
-    assert difference(to_dict(run), to_dict(changed)) == "learner.entropy_weight: 0.11, 0.5"
+    assert difference(to_dict(run), to_dict(changed)) == "learner.entropy_weight: 0.07, 0.5"
     assert override(run, "learner.network.hidden", "32,32").learner.network.hidden == (32, 32)
     assert override(run, "balanced", "false").balanced is False
     with pytest.raises(UserError, match="group"):
