@@ -11,7 +11,8 @@ import subprocess
 import sys
 import time
 
-from becl.execute import ONE_THREAD, available_cores
+from becl.cores import available_cores
+from becl.execute import ONE_THREAD
 
 CYCLES = 20  # A whole-cycle timing scans this many.
 REPEATS = 7

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from becl.cores import available_cores
 from becl.study import Study, train_seeds, unfinished
 
 ONE_THREAD = {
@@ -47,13 +48,6 @@ def _on_cpu() -> bool:
     import jax
 
     return jax.default_backend() == "cpu"
-
-
-def available_cores() -> list[int]:
-    """Cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
 
 
 def _execute_here(study: Study, groups: list[tuple[str, list[int]]], out: Path, shown: "Progress") -> list[str]:

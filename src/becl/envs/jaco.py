@@ -126,16 +126,16 @@ class Jaco:
         low, high = model.jnt_range[6:9].T
         for slot, random in zip(slots, randoms, strict=True):
             qpos[slot, 6:9] = low + (high - low) * random.uniform()
-        place_hand(batch, slots, randoms)
-        place_brick(batch, slots, randoms, BRICK_PLACES[task])
+        touches = Touches(model)
+        place_hand(batch, slots, randoms, touches)
+        place_brick(batch, slots, randoms, touches, BRICK_PLACES[task])
         settle_brick(batch, slots)
 
 
-def place_hand(batch: "Batch", slots: Slots, randoms: Sequence[np.random.Generator]) -> None:
+def place_hand(batch: "Batch", slots: Slots, randoms: Sequence[np.random.Generator], touches: "Touches") -> None:
     """Joint angles that hold the hand down at a point drawn at random, without touching table or arm."""
     qpos = batch.bind("qpos")
     home = qpos[slots, :6].copy()
-    touches = Touches(batch.model)
     todo = np.arange(len(slots))
     for _ in range(GOAL_ATTEMPTS):
         drawing = [randoms[i] for i in todo.tolist()]
@@ -210,11 +210,14 @@ def solve(batch: "Batch", slots: Slots, goals: Float[np.ndarray, "n 3"]) -> Bool
 
 
 def place_brick(
-    batch: "Batch", slots: Slots, randoms: Sequence[np.random.Generator], place: tuple[float, float]
+    batch: "Batch",
+    slots: Slots,
+    randoms: Sequence[np.random.Generator],
+    touches: "Touches",
+    place: tuple[float, float],
 ) -> None:
     """The brick just above the table, turned about the vertical, touching nothing."""
     qpos = batch.bind("qpos")
-    touches = Touches(batch.model)
     for slot, random in zip(slots, randoms, strict=True):
         for _ in range(GOAL_ATTEMPTS):
             half = random.uniform(-np.pi, np.pi) / 2

@@ -7,7 +7,6 @@ episodes run.
 """
 
 import operator
-import os
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Float32, Int
 
+from becl.cores import available_cores
 from becl.envs.domain import Domain, check_mujoco
 from becl.envs.spec import EnvSpec
 from becl.errors import UserError
@@ -66,7 +66,7 @@ class Simulations:
         check_mujoco()
         from mujoco.batch import Batch
 
-        threads = threads or available_threads()
+        threads = threads or len(available_cores())
         self.domain, self.task = domain, task
         self.num_envs = num_envs
         self.threads = min(threads, num_envs)
@@ -86,6 +86,7 @@ class Simulations:
         self._next_physics = np.zeros_like(self._batch.state)
         self._next_obs = np.zeros((num_envs, domain.obs_dim), np.float32)
         self._pending: list[tuple[np.ndarray, Future]] = []
+        self._obs = np.zeros_like(self._next_obs)
         self._episode = np.zeros(num_envs, np.int64)
         self._step = np.zeros(num_envs, np.int64)
         self._closed = False
@@ -104,7 +105,6 @@ class Simulations:
         everyone = np.arange(self.num_envs)
         self._episode[:] = -1
         self._prepare(everyone)
-        self._obs = np.zeros_like(self._next_obs)
         self._reset = True
         self._begin(everyone)
         return self._obs.copy()
@@ -142,23 +142,19 @@ class Simulations:
         """A copy of the state of all simulations, or of some."""
         which = self._which(ids)
         self._check_ready("asking for its state")
-        arrays = (self._batch.state, self._obs, self._key, self._episode, self._step)
-        return State(*(array[which].copy() for array in arrays))
+        return State(*(array[which].copy() for array in self._live()))
 
     def set_state(self, state: State, ids: int | Sequence[int] | np.ndarray | None = None) -> None:
         """Puts all simulations, or some, into a state; they go on from it bit for bit."""
         which = self._which(ids)
-        expected = State(
-            self._batch.state[which], self._next_obs[which], self._key[which], self._episode[which], self._step[which]
-        )
-        for name, array, target in zip(State._fields, state, expected, strict=True):
-            if np.shape(array) != target.shape:
-                raise UserError(f"state.{name} has shape {np.shape(array)}; these simulations need {target.shape}")
+        for name, array, live in zip(State._fields, state, self._live(), strict=True):
+            shape = (len(which), *live.shape[1:])
+            if np.shape(array) != shape:
+                raise UserError(f"state.{name} has shape {np.shape(array)}; these simulations need {shape}")
         if not self._reset:
             self.reset()
-        self._batch.state[which] = state.physics
-        self._obs[which] = state.obs
-        self._key[which], self._episode[which], self._step[which] = state.key, state.episode, state.step
+        for array, live in zip(state, self._live(), strict=True):
+            live[which] = array
         self._prepare(which)
 
     def close(self) -> None:
@@ -233,10 +229,13 @@ class Simulations:
             warnings.warn(f"simulation {number} diverged at step {self._step[number]} of its episode and was "
                           f"restarted; {total} so far (see .divergences)", stacklevel=3)  # fmt: skip
 
+    def _live(self) -> State:
+        """The arrays themselves, of all simulations."""
+        return State(self._batch.state, self._obs, self._key, self._episode, self._step)
+
     def _begin(self, ids: np.ndarray) -> None:
         """Starts the next episode of some simulations and has the one after it prepared."""
-        for pending in [p for p in self._pending if np.isin(p[0], ids).any()]:
-            self._collect(pending)
+        self._collect(ids)
         self._batch.state[ids] = self._next_physics[ids]
         self._obs[ids] = self._next_obs[ids]
         self._episode[ids] += 1
@@ -245,17 +244,18 @@ class Simulations:
 
     def _prepare(self, ids: np.ndarray) -> None:
         """Has the next starts of some simulations made, forgetting those made for another seed or episode."""
-        for pending in [p for p in self._pending if np.isin(p[0], ids).any()]:
-            self._collect(pending)
+        self._collect(ids)
         for block in np.split(ids, range(MOST_STARTS, len(ids), MOST_STARTS)) if len(ids) else ():
             keys = np.concatenate([self._key[block], self._episode[block, None] + 1], axis=1)
             self._pending.append((block, self._starts.request(keys)))
 
-    def _collect(self, pending: tuple[np.ndarray, Future]) -> None:
-        ids, future = pending
-        self._next_physics[ids], self._next_obs[ids] = future.result()
-        # Only now: a start that failed must go on failing rather than be replaced by an old one.
-        self._pending = [other for other in self._pending if other is not pending]
+    def _collect(self, ids: np.ndarray) -> None:
+        """Waits for the starts being made for some simulations, and for those made in one block with them."""
+        for pending in [p for p in self._pending if np.isin(p[0], ids).any()]:
+            block, future = pending
+            self._next_physics[block], self._next_obs[block] = future.result()
+            # Only now: a start that failed must go on failing rather than be replaced by an old one.
+            self._pending = [other for other in self._pending if other is not pending]
 
 
 class Starts:
@@ -314,8 +314,3 @@ def shared_seeds(seed: int | Sequence[int], num_envs: int) -> list[int]:
     if num_envs % len(seeds):
         raise UserError(f"num_envs {num_envs} cannot be shared by {len(seeds)} seeds: a multiple is needed")
     return seeds
-
-
-def available_threads() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
