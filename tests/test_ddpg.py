@@ -39,14 +39,19 @@ def naive_trunk(trunk, x):
 
 
 def naive_layers(hidden, out, x):
-    x = np.maximum(x @ np.asarray(hidden.weight, float) + np.asarray(hidden.bias), 0)
-    return x @ np.asarray(out.weight, float) + np.asarray(out.bias)
+    """Two layers, each a weight and a bias."""
+    x = np.maximum(x @ np.asarray(hidden[0], float) + np.asarray(hidden[1]), 0)
+    return x @ np.asarray(out[0], float) + np.asarray(out[1])
 
 
 def naive_values(critic, x):
     features = naive_trunk(critic.trunk, x)
-    pick = lambda i: jax.tree.map(lambda leaf: leaf[i], critic.heads)  # noqa: E731
-    return np.stack([naive_layers(pick(i).hidden, pick(i).out, features)[:, 0] for i in (0, 1)])
+    half = critic.hidden.bias.size // 2
+    heads = []
+    for i, columns in enumerate((slice(half), slice(half, None))):
+        hidden = critic.hidden.weight[:, columns], critic.hidden.bias[columns]
+        heads.append(naive_layers(hidden, (critic.weight[i], critic.bias[i]), features)[:, 0])
+    return np.stack(heads)
 
 
 def test_networks_are_urlbs():
@@ -56,8 +61,10 @@ def test_networks_are_urlbs():
     assert count(state.critic) == 2_151_426
     weight = np.asarray(state.actor.hidden.weight, float)
     np.testing.assert_allclose(weight @ weight.T, np.eye(1024), atol=1e-4)
-    heads = np.asarray(state.critic.heads.hidden.weight)
+    heads = np.split(np.asarray(state.critic.hidden.weight, float), 2, axis=1)
     assert not np.allclose(heads[0], heads[1])
+    for head in heads:
+        np.testing.assert_allclose(head @ head.T, np.eye(1024), atol=1e-4)
     jax.tree.map(np.testing.assert_array_equal, state.critic, state.target)
 
 
@@ -73,7 +80,17 @@ def test_losses_are_the_equations():
 
     def policy(actor, s):
         x = np.concatenate([s, skill], 1)
-        return np.clip(np.tanh(naive_layers(actor.hidden, actor.out, naive_trunk(actor.trunk, x))), -1 + 1e-6, 1 - 1e-6)
+        return np.clip(
+            np.tanh(
+                naive_layers(
+                    (actor.hidden.weight, actor.hidden.bias),
+                    (actor.out.weight, actor.out.bias),
+                    naive_trunk(actor.trunk, x),
+                )
+            ),
+            -1 + 1e-6,
+            1 - 1e-6,
+        )
 
     future = naive_values(state.target, np.concatenate([next_obs, skill, policy(state.actor, next_obs)], 1)).min(0)
     goal = np.asarray(batch.reward) + 0.97 * future
@@ -96,7 +113,7 @@ def test_first_step_of_adam_moves_every_weight_by_the_learning_rate_against_its_
     goal = np.asarray(batch.reward) + 0.97 * naive_values(state.target, there).min(0)
 
     def loss(bias):
-        moved = eqx.tree_at(lambda critic: critic.heads.out.bias, state.critic, bias)
+        moved = eqx.tree_at(lambda critic: critic.bias, state.critic, bias)
         return ((naive_values(moved, x) - goal) ** 2).mean(1).sum()
 
     bias = np.zeros((2, 1))
@@ -104,7 +121,7 @@ def test_first_step_of_adam_moves_every_weight_by_the_learning_rate_against_its_
         shift = np.zeros((2, 1))
         shift[head] = 1e-4
         slope = (loss(bias + shift) - loss(bias - shift)) / 2e-4
-        step = float(new.critic.heads.out.bias[head, 0])
+        step = float(new.critic.bias[head, 0])
         np.testing.assert_allclose(step, -1e-4 * np.sign(slope), rtol=1e-3)
 
 

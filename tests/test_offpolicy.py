@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from becl.ddpg import DDPG
+from becl.ddpg import DDPG, values
 from becl.envs import make
 from becl.envs.maze import Maze
 from becl.envs.maze_batch import MazeBatch
@@ -42,6 +42,8 @@ class Counting:
         self.time = 0
         return self._observe()
 
+    def close(self) -> None: ...
+
     def step(self, action: np.ndarray) -> Step:
         self.actions.append(action.copy())
         self.time += 1
@@ -56,7 +58,7 @@ def small(objective=None, envs=2, **options) -> OffPolicy:
 
 def count(opt: Any) -> int:
     """Steps of an Adam optimiser of the first seed."""
-    return int(opt[0].count[0])
+    return round(float(np.log(opt.decay[0, 1]) / np.log(0.999)))
 
 
 def keys(*seeds: int):
@@ -133,7 +135,7 @@ def test_the_same_seed_twice_is_equal_to_the_bit_and_seeds_together_are_as_alone
 def test_every_part_is_traced_once():
     run = small(batch=17)  # As no other test has it: programs are kept.
     list(train(run, Counting(4), keys(0, 1), 80))
-    parts: Any = programs(run)
+    parts: Any = programs(run, 1)
     sizes = [part._cache_size() for part in (parts.act, parts.store, parts.store_and_learn)]
     assert sizes == [1, 1, 1]
 
@@ -147,18 +149,33 @@ def test_several_fits_come_before_an_update():
     assert all(np.isfinite(value).all() for value in last.metrics.values())
 
 
+class Probe(Counting):
+    """The same, but observations say where in the episode one is."""
+
+    def _observe(self) -> np.ndarray:
+        return np.full((self.num_envs, 2), self.time % LENGTH, np.float32) / LENGTH
+
+
 def test_it_learns_a_task_whose_answer_is_known():
+    gamma, stddev = 0.5, 0.2
     run = small(
         Extrinsic(NoSkill()),
         envs=4,
         batch=64,
-        replay=Replay(capacity=4000),
-        learner=DDPG(hidden=32, optimizer=Adam(1e-3)),
-        random_steps=200,
+        replay=Replay(capacity=4000, gamma=gamma, nstep=1),
+        learner=DDPG(hidden=32, stddev=stddev, optimizer=Adam(1e-3)),
+        random_steps=400,
     )
-    *_, last = train(run, Counting(4), keys(0), 4000)
-    actor = jax.tree.map(lambda leaf: leaf[0], last.state.learner.actor)
-    np.testing.assert_allclose(actor(jnp.asarray(last.outcome.obs))[:, 0], 0.5, atol=0.15)
+    *_, last = train(run, Probe(4), keys(0), 6000)
+    actor, critic = jax.tree.map(lambda leaf: leaf[0], (last.state.learner.actor, last.state.learner.critic))
+    obs = jnp.full((3, 2), 0.3)
+    np.testing.assert_allclose(actor(obs)[:, 0], 0.5, atol=0.1)
+    # −(a − ½)² now, and for ever after what the noise costs, which is clipped at 0.3.
+    action = jnp.array([[0.5], [0.2], [0.8]])
+    later = -(stddev**2) * 0.9 * gamma / (1 - gamma)
+    expected = later - np.square(np.asarray(action[:, 0]) - 0.5)
+    got = values(critic, obs, action, jnp.zeros((3, 0))).mean(0)
+    np.testing.assert_allclose(got, expected, atol=0.05)
 
 
 @pytest.mark.parametrize("make_envs", [lambda n, s: MazeBatch(Maze(), n, s), lambda n, s: make("walker", n, s)])

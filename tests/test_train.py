@@ -9,10 +9,9 @@ import pytest
 
 from becl.envs.maze import Maze
 from becl.networks import Network
-from becl.objectives import METHODS
 from becl.ppo import PPO
 from becl.skills import Cube, NoSkill, OneHot, Sphere, skill_index
-from becl.study import make_run
+from becl.study import STUDIED, make_run
 from becl.train import OnPolicy, to_batch
 
 TINY = ["learner.network.hidden=16,16", "network.hidden=16,16", "episodes=20"]
@@ -27,7 +26,7 @@ def leaves(tree):
             for x in jax.tree.leaves(tree)]  # fmt: skip
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", STUDIED)
 def test_a_run_is_a_function_of_its_key(method):
     run = tiny(method)
     train = jax.jit(lambda key: run.run(run.init(key), 3))

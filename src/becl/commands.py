@@ -54,7 +54,8 @@ DEFAULT_METHODS = {
 
 
 def maze_command(command: MazeCommand) -> int:
-    from becl.study import make_study, open_folder
+    from becl.folder import open_folder
+    from becl.study import make_study
 
     methods = command.methods or DEFAULT_METHODS["demo" if command.demo else command.study]
     out = command.out or (Path("demo") if command.demo else Path("runs") / f"maze-{command.study}")
@@ -74,7 +75,7 @@ def maze_command(command: MazeCommand) -> int:
         command.set,
         command.mine_iterations,
     )
-    open_folder(study, out)
+    open_folder(study.config(), out)
     return run_study(study, out, command.workers, demo=command.demo)
 
 
@@ -116,6 +117,62 @@ What you see: each colour is a skill, learned without any reward; trajectories s
   becl maze --demo --maze square_tree --out demo-tree  another maze
   becl maze --study temperature                        what κ does
   becl methods, becl envs, becl theory                 what there is, and why it works"""
+
+
+@dataclass(frozen=True)
+class PretrainCommand:
+    """Learn skills, or explore, without a reward: seeds of one method trained together."""
+
+    env: Annotated[str, tyro.conf.Positional]
+    """walker, quadruped, jaco, one of their tasks (walker_run), or a maze; `becl envs` shows them."""
+    method: str = "becl"
+    """`becl methods` lists them."""
+    seeds: str = "1"
+    """How many (5: seeds 0 to 4), a range (100:105), or a list (3,7,9); trained together."""
+    steps: int = 2_000_000
+    """Environment steps of each seed."""
+    skills: int | None = None
+    """Number of skills, or of dimensions of continuous ones; each method has its own."""
+    envs: int | None = None
+    """Environments a seed, stepped together; 1 is the published schedule to the letter."""
+    hidden: int | None = None
+    """Width of all networks, 1024 by default; 256 is fit for a laptop."""
+    precision: Literal["float32", "tf32", "bf16"] | None = None
+    """Of matrix products; weights and optimisers are always float32."""
+    set: tuple[str, ...] = ()
+    """Any other option as OPTION=VALUE, for example temperature=0.2 replay.capacity=200000."""
+    log_every: int = 10_000
+    """Steps of each seed between two rows of metrics."""
+    out: Path | None = None
+    """Folder for results; runs/pretrain-ENV-METHOD by default."""
+    dry_run: bool = False
+    """Only show the resolved configuration, the memory it needs and the time it would take."""
+
+
+def pretrain_command(command: PretrainCommand) -> int:
+    from becl.folder import open_folder
+    from becl.pretrain import check_memory, describe, make_pretraining, run_pretraining
+
+    made = make_pretraining(
+        command.env,
+        command.method,
+        parse_seeds(command.seeds),
+        command.steps,
+        skills=command.skills,
+        parallel=command.envs,
+        hidden=command.hidden,
+        precision=command.precision,
+        settings=command.set,
+        log_every=command.log_every,
+    )
+    if command.dry_run:
+        for line in describe(made):
+            print(line, flush=True)
+        return 0
+    check_memory(made)
+    out = command.out or Path("runs") / f"pretrain-{command.env}-{command.method}"
+    open_folder(made.config(), out)
+    return run_pretraining(made, out)
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
@@ -186,6 +243,7 @@ def methods_command(command: MethodsCommand) -> int:
     from becl.errors import unknown
     from becl.maze_report import console, table
     from becl.objectives import METHODS
+    from becl.pretrain import make_pretraining
     from becl.specs import to_dict
     from becl.study import make_run
 
@@ -193,12 +251,28 @@ def methods_command(command: MethodsCommand) -> int:
         if name not in METHODS:
             raise unknown("method", name, METHODS)
     if not command.name:
-        rows = [(name, method.summary) for name, method in METHODS.items()]
-        console().print(table("methods", ("name", "rewards"), rows))
+        rows = [
+            (name, method.kind, skill_text(method), method.summary, "yes" if method.maze else "")
+            for name, method in METHODS.items()
+        ]
+        console().print(table("methods", ("name", "kind", "skills", "rewards", "becl maze"), rows))
     for name in command.name:
-        print(f"{name}: {METHODS[name].summary}\nin the maze (change with --set {name}:OPTION=VALUE):")
-        print(json.dumps(to_dict(make_run(name, "square_a", 10)), indent=1))
+        print(f"{name} ({METHODS[name].kind}): {METHODS[name].summary}")
+        print("pretraining (becl pretrain; change with --set OPTION=VALUE):")
+        print(json.dumps(to_dict(make_pretraining("walker", name).run), indent=1))
+        if METHODS[name].maze:
+            print(f"in the maze study (becl maze; change with --set {name}:OPTION=VALUE):")
+            print(json.dumps(to_dict(make_run(name, "square_a", 10)), indent=1))
     return 0
+
+
+def skill_text(method: Any) -> str:
+    """A method's skill space and when a skill is drawn, in a few words."""
+    space = method.objective.skills
+    if not space.dim:
+        return "none"
+    when = "episode" if method.skill_interval is None else f"{method.skill_interval} steps"
+    return f"{type(space).__name__}({space.dim}), each {when}"
 
 
 @dataclass(frozen=True)
@@ -231,6 +305,7 @@ def _check_writable(folder: Path) -> None:
 
 COMMANDS: dict[str, tuple[type, Any]] = {
     "maze": (MazeCommand, maze_command),
+    "pretrain": (PretrainCommand, pretrain_command),
     "envs": (EnvsCommand, envs_command),
     "methods": (MethodsCommand, methods_command),
     "theory": (TheoryCommand, theory_command),

@@ -14,11 +14,10 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from becl.envs.spec import EnvSpec
-from becl.networks import Adam, Linear, Trunk, follow, init_trunk, orthogonal_layer
+from becl.networks import Adam, AdamState, Linear, Trunk, follow, init_trunk, orthogonal_layer, product
 from becl.objectives.protocol import Metrics
 from becl.replay import Transitions
 from becl.skills import SkillSpace
@@ -33,34 +32,30 @@ class Actor(eqx.Module):
 
     def __call__(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch action"]:
         """The mean action."""
-        return jnp.tanh(self.out(jax.nn.relu(self.hidden(self.trunk(x)))))
-
-
-class Head(eqx.Module):
-    """What comes after the critic's trunk."""
-
-    hidden: Linear
-    out: Linear
-
-    def __call__(self, features: Float[Array, "*batch hidden"]) -> Float[Array, "*batch value"]:
-        return self.out(jax.nn.relu(self.hidden(features)))
+        return jnp.tanh(self.out(self.hidden.hidden(self.trunk(x))))
 
 
 class Critic(eqx.Module):
+    """Two heads on one trunk, side by side in the same arrays."""
+
     trunk: Trunk
-    heads: Head
-    """Two, stacked along a leading axis."""
+    hidden: Linear
+    """From the trunk to both heads: the second half of its outputs is the second's."""
+    weight: Float[Array, "2 hidden value"]
+    bias: Float[Array, "2 value"]
 
     def __call__(self, x: Float[Array, "batch in"]) -> Float[Array, "2 batch value"]:
-        return jax.vmap(lambda head, features: head(features), (0, None))(self.heads, self.trunk(x))
+        features = self.hidden.hidden(self.trunk(x))
+        out = product(features, jax.scipy.linalg.block_diag(*self.weight), exact=True)
+        return jnp.swapaxes(out.reshape(len(x), 2, -1), 0, 1) + self.bias[:, None]
 
 
 class DDPGState(NamedTuple):
     actor: Actor
     critic: Critic
     target: Critic
-    actor_opt: optax.OptState
-    critic_opt: optax.OptState
+    actor_opt: AdamState
+    critic_opt: AdamState
 
 
 @dataclass(frozen=True)
@@ -89,16 +84,15 @@ class DDPG:
         return DDPGState(actor, critic, critic, self.optimizer.init(actor), self.optimizer.init(critic))
 
     def init_critic(self, key: PRNGKeyArray, in_dim: int) -> Critic:
-        trunk_key, *head_keys = jax.random.split(key, 3)
-
-        def head(key: PRNGKeyArray) -> Head:
-            hidden_key, out_key = jax.random.split(key)
-            return Head(
-                orthogonal_layer(hidden_key, self.hidden, self.hidden),
-                orthogonal_layer(out_key, self.hidden, self.critic_dim),
-            )
-
-        return Critic(init_trunk(trunk_key, in_dim, self.hidden), jax.vmap(head)(jnp.stack(head_keys)))
+        trunk_key, *head_keys = jax.random.split(key, 5)
+        hidden = [orthogonal_layer(key, self.hidden, self.hidden) for key in head_keys[:2]]
+        out = [orthogonal_layer(key, self.hidden, self.critic_dim) for key in head_keys[2:]]
+        return Critic(
+            init_trunk(trunk_key, in_dim, self.hidden),
+            jax.tree.map(lambda *both: jnp.concatenate(both, -1), *hidden),
+            jnp.stack([layer.weight for layer in out]),
+            jnp.stack([layer.bias for layer in out]),
+        )
 
     def act(
         self,

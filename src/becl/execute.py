@@ -10,14 +10,13 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import signal
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from becl.cores import available_cores
+from becl.progress import Progress, progress
 from becl.study import Study, train_seeds, unfinished
 
 ONE_THREAD = {
@@ -36,7 +35,7 @@ def execute(study: Study, out: Path, workers: int | None = None) -> list[str]:
     on_cpu = _on_cpu()
     cores = available_cores()
     workers = min(len(jobs), workers or len(cores))
-    with progress(len(jobs), study.cycles) as shown:
+    with progress(len(jobs) * study.cycles, "cycles") as shown:
         if on_cpu and workers > 1:
             return _execute_processes(study, jobs, out, cores, workers, shown)
         together = {label: [seed for job, seed in jobs if job == label] for label, _ in jobs}
@@ -50,7 +49,7 @@ def _on_cpu() -> bool:
     return jax.default_backend() == "cpu"
 
 
-def _execute_here(study: Study, groups: list[tuple[str, list[int]]], out: Path, shown: "Progress") -> list[str]:
+def _execute_here(study: Study, groups: list[tuple[str, list[int]]], out: Path, shown: Progress) -> list[str]:
     """One group of seeds after another in this process, the seeds of a group vmapped."""
     failures = []
     for label, seeds in groups:
@@ -113,7 +112,7 @@ def _execute_processes(study, jobs, out, cores, workers, shown) -> list[str]:
     return failures
 
 
-def _hear(worker: _Worker, shown: "Progress") -> list[str]:
+def _hear(worker: _Worker, shown: Progress) -> list[str]:
     """Takes one message of a worker; a closed pipe means the process died."""
     assert worker.job is not None
     label, seed = worker.job
@@ -132,7 +131,7 @@ def _hear(worker: _Worker, shown: "Progress") -> list[str]:
     return [] if kind == "done" else [f"{label} seed {seed}: {value}"]
 
 
-def _give(worker: _Worker, waiting: list[tuple[str, int]], team: list[_Worker], shown: "Progress") -> None:
+def _give(worker: _Worker, waiting: list[tuple[str, int]], team: list[_Worker], shown: Progress) -> None:
     """Hands out the next job: one the worker has compiled for, else one fewest others are busy with."""
     if not waiting or not worker.alive:
         return
@@ -186,61 +185,3 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)
-
-
-class Progress:
-    """Cycles done, rate and time left: a live line on a terminal, else a plain line now and then."""
-
-    def __init__(self, total: int, write: Callable[[str], None], interval: float):
-        self.total, self.write, self.interval = total, write, interval
-        self.done = 0
-        self.running: list[str] = []
-        self.began = self.last = time.monotonic()
-
-    def begin(self, label: str, seed: int) -> None:
-        self.running.append(f"{label}/{seed}")
-        self.tick()
-
-    def end(self, label: str, seed: int) -> None:
-        with contextlib.suppress(ValueError):
-            self.running.remove(f"{label}/{seed}")
-
-    def advance(self, cycles: int, seeds: int = 1) -> None:
-        self.done += cycles * seeds
-        self.tick()
-
-    def tick(self) -> None:
-        if time.monotonic() - self.last >= self.interval:
-            self.last = time.monotonic()
-            self.write(self.line())
-
-    def line(self) -> str:
-        elapsed = time.monotonic() - self.began
-        rate = self.done / elapsed if elapsed > 0 else 0.0
-        left = (self.total - self.done) / rate if rate else float("inf")
-        shown = ", ".join(self.running[:4]) + (", …" if len(self.running) > 4 else "")
-        percent = 100 * self.done / self.total
-        return (
-            f"{self.done:,} of {self.total:,} cycles ({percent:.0f} %) · {rate:.1f}/s · left {_clock(left)} · {shown}"
-        )
-
-
-def _clock(seconds: float) -> str:
-    if seconds == float("inf"):
-        return "?"
-    minutes, seconds = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
-
-
-@contextlib.contextmanager
-def progress(jobs: int, cycles: int) -> Iterator[Progress]:
-    """Progress on standard error."""
-    if not sys.stderr.isatty():
-        yield Progress(jobs * cycles, lambda line: print(line, file=sys.stderr, flush=True), 15.0)
-        return
-    from rich.console import Console
-    from rich.live import Live
-
-    with Live(console=Console(stderr=True), refresh_per_second=4, transient=True) as live:
-        yield Progress(jobs * cycles, lambda line: live.update(line), 0.25)

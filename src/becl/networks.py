@@ -5,14 +5,75 @@ usual Adam; the maze study starts every layer uniform in ±1/sqrt(fan-in) and st
 and stands beside the uncorrected second moment.
 """
 
+import contextlib
+import contextvars
+import functools
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+Precision = Literal["float32", "tf32", "bf16"]
+
+_PRECISION: contextvars.ContextVar[Precision] = contextvars.ContextVar("precision", default="tf32")
+
+
+@contextlib.contextmanager
+def computing(precision: Precision) -> Iterator[None]:
+    """How matrix products are computed in what is traced inside. Weights and optimiser states are always float32.
+
+    float32 and tf32 round as they say (a CPU has no tf32 and keeps float32); bf16 also keeps hidden layers in it.
+    """
+    token = _PRECISION.set(precision)
+    try:
+        with jax.default_matmul_precision("float32" if precision == "float32" else "default"):
+            yield
+    finally:
+        _PRECISION.reset(token)
+
+
+def compute_dtype() -> jnp.dtype:
+    """Of hidden layers."""
+    return jnp.dtype(jnp.bfloat16 if _PRECISION.get() == "bf16" else jnp.float32)
+
+
+def product(
+    x: Float[Array, "*batch in"], weight: Float[Array, "in out"], exact: bool = False
+) -> Float[Array, "*batch out"]:
+    """x·W in the precision of the day; `exact` results are not rounded to it, as outputs should not be."""
+    dtype = compute_dtype()
+    return _product(x.astype(dtype), weight.astype(dtype), jnp.dtype(jnp.float32) if exact else dtype)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _product(x: Array, weight: Array, result: jnp.dtype) -> Array:
+    return jnp.matmul(x, weight, preferred_element_type=result)
+
+
+def _product_backward(result: jnp.dtype, kept: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
+    """In the precision of the factors, which JAX would not do where the result has more."""
+    del result
+    x, weight = kept
+    g = g.astype(x.dtype)
+    rows = math.prod(x.shape[:-1])
+    return g @ weight.T, x.reshape(rows, -1).T @ g.reshape(rows, -1)
+
+
+_product.defvjp(lambda x, weight, result: (_product(x, weight, result), (x, weight)), _product_backward)
+
+
+@jax.custom_vjp
+def relu(x: Float[Array, "*batch dim"]) -> Float[Array, "*batch dim"]:
+    """max(x, 0); its gradient remembers the result rather than x, which need not be kept then."""
+    return jnp.maximum(x, 0)
+
+
+relu.defvjp(lambda x: (y := relu(x), y), lambda y, g: (jnp.where(y > 0, g, 0),))
 
 
 class Moments(NamedTuple):
@@ -28,7 +89,11 @@ class Linear(eqx.Module):
     bias: Float[Array, " out"]
 
     def __call__(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch out"]:
-        return x @ self.weight + self.bias
+        return product(x, self.weight, exact=True) + self.bias
+
+    def hidden(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch out"]:
+        """With ReLU behind it."""
+        return relu(product(x, self.weight) + self.bias.astype(compute_dtype()))
 
 
 class MLP(eqx.Module):
@@ -41,7 +106,7 @@ class MLP(eqx.Module):
         if self.moments is not None:
             x = whiten(jax.lax.stop_gradient(self.moments), x)
         for layer in self.layers[:-1]:
-            x = jax.nn.relu(layer(x))
+            x = layer.hidden(x)
         return self.layers[-1](x)
 
     def observe(self, x: Float[Array, "*batch in"]) -> "MLP":
@@ -59,7 +124,43 @@ class Trunk(eqx.Module):
     shift: Float[Array, " out"]
 
     def __call__(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch out"]:
-        return jnp.tanh(standardize(self.linear(x), -1) * self.gain + self.shift)
+        return squash(product(x, self.linear.weight), self.linear.bias, self.gain, self.shift)
+
+
+@jax.custom_vjp
+def squash(x: Float[Array, "*b d"], bias: Float[Array, " d"], gain: Float[Array, " d"], shift: Float[Array, " d"]):
+    """tanh(LayerNorm(x + bias)). Its gradient keeps x alone and computes the rest again: less to write and read."""
+    return _squash(x, bias, gain, shift)[0]
+
+
+def _squash(x: Float[Array, "*b d"], bias: Float[Array, " d"], gain: Float[Array, " d"], shift: Float[Array, " d"]):
+    wide = x.astype(jnp.float32) + bias
+    # One pass instead of two. The mean over so many units is near zero, so that nothing cancels.
+    mean = wide.mean(-1, keepdims=True)
+    variance = jnp.square(wide).mean(-1, keepdims=True) - jnp.square(mean)
+    scale = jax.lax.rsqrt(jnp.maximum(variance, 0.0) + 1e-5)
+    normal = (wide - mean) * scale
+    return jnp.tanh(normal * gain + shift).astype(x.dtype), mean, scale
+
+
+def _squash_backward(kept: tuple[Array, ...], g: Array) -> tuple[Array, Array, Array, Array]:
+    # The barrier keeps XLA from storing what the forward pass computed.
+    x, bias, gain, shift, mean, scale = jax.lax.optimization_barrier(kept)
+    rows = tuple(range(x.ndim - 1))
+    normal = (x.astype(jnp.float32) + bias - mean) * scale
+    inner = g.astype(jnp.float32) * (1 - jnp.square(jnp.tanh(normal * gain + shift)))
+    outer = inner * gain
+    along = (outer * normal).mean(-1, keepdims=True)
+    out = scale * (outer - outer.mean(-1, keepdims=True) - normal * along)
+    return out.astype(x.dtype), out.sum(rows), (inner * normal).sum(rows), inner.sum(rows)
+
+
+def _squash_forward(x: Array, bias: Array, gain: Array, shift: Array) -> tuple[Array, tuple[Array, ...]]:
+    y, mean, scale = _squash(x, bias, gain, shift)
+    return y, (x, bias, gain, shift, mean, scale)
+
+
+squash.defvjp(_squash_forward, _squash_backward)
 
 
 @dataclass(frozen=True)
@@ -141,46 +242,34 @@ def follow(target: PyTree, network: PyTree, rate: float) -> PyTree:
     return jax.tree.map(lambda old, new: rate * new + (1 - rate) * old, target, network)
 
 
+class AdamState(NamedTuple):
+    mean: PyTree
+    square: PyTree
+    decay: Float[Array, " 2"]
+    """β₁ᵗ and β₂ᵗ after t steps."""
+
+
 @dataclass(frozen=True)
 class Adam:
-    """Adam's hyper-parameters."""
+    """Adam (Kingma and Ba 2015): θ ← θ − η √(1−β₂ᵗ)/(1−β₁ᵗ) · m / (√v + ε̂)."""
 
     learning_rate: float = 1e-4
     eps: float = 1e-8
     corrected: bool = True
-    """Whether the second moment is bias-corrected before `eps` is added, as usual. The maze study adds it before the
-    correction, so that its 1e-3 acts like 0.03 at the first step and like 1e-3 only after thousands."""
+    """Whether ε is added to the bias-corrected √v, as usual: ε̂ = ε √(1−β₂ᵗ). The maze study has ε̂ = ε, so that its
+    1e-3 acts like 0.03 at the first step and like 1e-3 only after thousands."""
 
-    def init(self, params: PyTree) -> optax.OptState:
-        return self._transform().init(params)
+    def init(self, params: PyTree) -> AdamState:
+        return AdamState(jax.tree.map(jnp.zeros_like, params), jax.tree.map(jnp.zeros_like, params), jnp.ones(2))
 
-    def update(self, params: PyTree, grads: PyTree, state: optax.OptState) -> tuple[PyTree, optax.OptState]:
-        updates, state = self._transform().update(grads, state, params)
-        return optax.apply_updates(params, updates), state
-
-    def _transform(self) -> optax.GradientTransformation:
-        if self.corrected:
-            return optax.adam(self.learning_rate, eps=self.eps)
-        return uncorrected_adam(self.learning_rate, self.eps)
-
-
-def uncorrected_adam(
-    learning_rate: float, eps: float, b1: float = 0.9, b2: float = 0.999
-) -> optax.GradientTransformation:
-    """Adam stepping by lr·sqrt(1−b2^t)/(1−b1^t) · m/(sqrt(v) + eps)."""
-
-    def init(params):
-        zeros = jax.tree.map(jnp.zeros_like, params)
-        return optax.ScaleByAdamState(jnp.zeros([], jnp.int32), zeros, zeros)
-
-    def update(updates, state, params=None):
-        del params
-        count = state.count + 1
-        mu = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mu, updates)
-        nu = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * jnp.square(g), state.nu, updates)
-        t = count.astype(jnp.float32)
-        step = learning_rate * jnp.sqrt(1 - b2**t) / (1 - b1**t)
-        steps = jax.tree.map(lambda m, v: -step * m / (jnp.sqrt(v) + eps), mu, nu)
-        return steps, optax.ScaleByAdamState(count, mu, nu)
-
-    return optax.GradientTransformation(init, update)
+    def update(self, params: PyTree, grads: PyTree, state: AdamState) -> tuple[PyTree, AdamState]:
+        b1, b2 = 0.9, 0.999
+        # Multiplied up rather than raised to a power: what is this cheap, XLA computes wherever it is needed.
+        decay = state.decay * jnp.array([b1, b2])
+        mean = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mean, grads)
+        square = jax.tree.map(lambda v, g: b2 * v + (1 - b2) * jnp.square(g), state.square, grads)
+        root = jnp.sqrt(1 - decay[1])
+        rate = self.learning_rate * root / (1 - decay[0])
+        eps = self.eps * root if self.corrected else self.eps
+        moved = jax.tree.map(lambda p, m, v: p - rate * m / (jnp.sqrt(v) + eps), params, mean, square)
+        return moved, AdamState(mean, square, decay)

@@ -13,12 +13,14 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
 from becl.ddpg import DDPG, Actor, DDPGState
 from becl.envs.simulations import Step
 from becl.envs.spec import EnvSpec
 from becl.errors import UserError
+from becl.networks import Precision, computing
 from becl.objectives.protocol import Batch, Metrics, Objective
 from becl.replay import Experience, Replay, ReplayState, Transitions
 
@@ -35,6 +37,8 @@ class Environments(Protocol):
     def reset(self) -> np.ndarray: ...
 
     def step(self, action: np.ndarray) -> Step: ...
+
+    def close(self) -> None: ...
 
 
 class RunState(NamedTuple):
@@ -72,7 +76,7 @@ class OffPolicy:
     objective: Objective
     learner: DDPG = DDPG()
     replay: Replay = Replay()
-    envs: int = 16
+    envs: int = 32
     """Environments a seed; 1 is the published schedule."""
     batch: int = 1024
     fits_per_update: int = 1
@@ -82,6 +86,8 @@ class OffPolicy:
     random_steps: int = 4000
     """Steps with uniformly random actions, and without updates, at the beginning."""
     steps_per_update: int = 2
+    precision: Precision = "tf32"
+    """Of matrix products; see `becl.networks.computing`."""
 
     def __post_init__(self) -> None:
         if self.envs % self.steps_per_update and self.steps_per_update % self.envs:
@@ -150,32 +156,41 @@ class OffPolicy:
 
     def learn(self, state: RunState, number: Int[Array, ""]) -> tuple[RunState, Metrics]:
         """The updates before the `number`-th step of all environments; metrics are their means."""
-        key = jax.random.fold_in(state.key, 2 * number + 1)
+        sample_key, *keys = jax.random.split(jax.random.fold_in(state.key, 2 * number + 1), 1 + 2 * self.updates)
+        # All batches of all updates are drawn at once: a few large gathers instead of many small ones.
+        drawn = self.replay.sample(state.replay, sample_key, self.updates * self.fits_per_update * self.batch)
+        shape = (self.updates, self.fits_per_update, self.batch)
+        drawn = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), drawn)
+        price_keys, learn_keys = jnp.stack(keys[: self.updates]), jnp.stack(keys[self.updates :])
 
-        def body(carry: tuple[DDPGState, Any], key: PRNGKeyArray):
-            learner, objective, metrics = self.update(*carry, state.replay, key)
-            return (learner, objective), metrics
+        # What is rewarded does not depend on what is learned from it. So while the learner is at one update, the
+        # objective may be at the next: side by side where the device can.
+        def body(carry: tuple[DDPGState, Any, Transitions], step: tuple[PRNGKeyArray, PRNGKeyArray, Transitions]):
+            learner, objective, priced = carry
+            learn_key, price_key, batches = step
+            objective, following, fitted = self.price(objective, price_key, batches)
+            learner, learned = self.learner.update(learner, priced, learn_key)
+            return (learner, objective, following), (fitted, learned)
 
-        keys = jax.random.split(key, self.updates)
-        (learner, objective), metrics = jax.lax.scan(body, (state.learner, state.objective), keys)
-        return state._replace(learner=learner, objective=objective), jax.tree.map(jnp.mean, metrics)
+        first, rest = (jax.tree.map(lambda x, part=part: x[part], (price_keys, drawn)) for part in (0, slice(1, None)))
+        objective, priced, fitted = self.price(state.objective, *first)
+        carry, metrics = jax.lax.scan(body, (state.learner, objective, priced), (learn_keys[:-1], *rest))
+        learner, objective, priced = carry
+        learner, learned = self.learner.update(learner, priced, learn_keys[-1])
+        metrics = jax.tree.map(lambda many, one: (many.sum(0) + one) / self.updates, metrics, (fitted, learned))
+        return state._replace(learner=learner, objective=objective), metrics[0] | metrics[1]
 
-    def update(
-        self, learner: DDPGState, objective: Any, replay: ReplayState, key: PRNGKeyArray
-    ) -> tuple[DDPGState, Any, Metrics]:
-        """Fit the representation, price the last batch with it, update the learner on that."""
-        *fit_keys, reward_key, learn_key = jax.random.split(key, self.fits_per_update + 2)
-        transitions, fitted = None, {}
-        for fit_key in fit_keys:
-            sample_key, fit_key = jax.random.split(fit_key)
-            transitions = self.replay.sample(replay, sample_key, self.batch)
-            objective, fitted = self.objective.fit(objective, self.to_batch(transitions), fit_key)
-        assert transitions is not None
-        objective, reward = self.objective.reward(objective, self.to_batch(transitions), reward_key)
-        learner, metrics = self.learner.update(learner, transitions._replace(reward=reward), learn_key)
-        fitted = {f"objective_{name}": value for name, value in fitted.items()}
-        extrinsic = transitions.reward.mean()
-        return learner, objective, {"reward": reward.mean(), "extrinsic": extrinsic, **fitted, **metrics}
+    def price(self, objective: Any, key: PRNGKeyArray, batches: Transitions) -> tuple[Any, Transitions, Metrics]:
+        """Fits the representation to each of the batches and prices the last with it."""
+        *fit_keys, reward_key = jax.random.split(key, self.fits_per_update + 1)
+        fitted, last = {}, batches
+        for number, fit_key in enumerate(fit_keys):
+            last = jax.tree.map(lambda x, number=number: x[number], batches)
+            objective, fitted = self.objective.fit(objective, self.to_batch(last), fit_key)
+        objective, reward = self.objective.reward(objective, self.to_batch(last), reward_key)
+        metrics = {f"objective_{name}": value for name, value in fitted.items()}
+        metrics |= {"reward": reward.mean(), "extrinsic": last.reward.mean()}
+        return objective, last._replace(reward=reward), metrics
 
     def to_batch(self, transitions: Transitions) -> Batch:
         interval = self.skill_interval or self.env.episode_length
@@ -200,18 +215,64 @@ class Programs(NamedTuple):
 
 
 @functools.cache
-def programs(run: OffPolicy) -> Programs:
-    def store_and_learn(state: RunState, choice: Choice, outcome: Outcome, number: Int[Array, ""]):
-        return run.learn(run.store(state, choice, outcome), number)
+def programs(run: OffPolicy, devices: int = 1) -> Programs:
+    """Seeds are shared equally by the first `devices` devices, and never talk to each other."""
 
-    over_seeds = (0, 0, 0, 0, 0, None)
+    def act(*args) -> Choice:
+        with computing(run.precision):
+            return run.act(*args)
+
+    def store_and_learn(state: RunState, choice: Choice, outcome: Outcome, number: Int[Array, ""]):
+        with computing(run.precision):
+            return run.learn(run.store(state, choice, outcome), number)
+
+    mesh = jax.make_mesh((devices,), ("seeds",), devices=jax.devices()[:devices]) if devices > 1 else None
+
+    def init(keys: Key[Array, " seeds"]) -> tuple[RunState, Choice]:
+        # Not vmapped: on a CPU with few cores, batches of QR decompositions wait for each other for ever.
+        return jax.lax.map(run.init, keys)
+
+    def shared(part: Callable, axes: tuple[int | None, ...], **options) -> Callable:
+        if mesh is not None:
+            specs = tuple(P() if axis is None else P("seeds") for axis in axes)
+            part = jax.shard_map(part, mesh=mesh, in_specs=specs, out_specs=P("seeds"), check_vma=False)
+        return jax.jit(part, compiler_options=compiler_options(), **options)
+
+    def over_seeds(part: Callable, *axes: int | None, **options) -> Callable:
+        return shared(jax.vmap(part, axes), axes, **options)
+
     return Programs(
-        init=jax.jit(jax.vmap(run.init)),
-        act=jax.jit(jax.vmap(run.act, over_seeds)),
+        init=shared(init, (0,)),
+        act=over_seeds(act, 0, 0, 0, 0, 0, None),
         # The buffer is changed in place: without donation every step would copy it.
-        store=jax.jit(jax.vmap(run.store), donate_argnums=0),
-        store_and_learn=jax.jit(jax.vmap(store_and_learn, (0, 0, 0, None)), donate_argnums=0),
+        store=over_seeds(run.store, 0, 0, 0, donate_argnums=0),
+        store_and_learn=over_seeds(store_and_learn, 0, 0, 0, None, donate_argnums=0),
     )
+
+
+def usable_devices(seeds: int) -> int:
+    """The most devices that seeds can be shared by equally."""
+    return max(n for n in range(1, min(seeds, jax.device_count()) + 1) if seeds % n == 0)
+
+
+# Kernels that do not wait for each other run side by side, which the small ones of a single seed gain a third from;
+# and products that share a factor are not merged, which costs a copy of the others.
+GPU_OPTIONS: dict[str, Any] = {
+    "xla_gpu_command_buffer_scheduling_mode": "CONCURRENT",
+    "xla_gpu_dot_merger_threshold_mb": 0,
+}
+
+
+@functools.cache
+def compiler_options() -> dict[str, Any] | None:
+    """XLA's options on a GPU; none where this version does not know them."""
+    if jax.default_backend() != "gpu":
+        return None
+    try:
+        jax.jit(lambda x: x, compiler_options=GPU_OPTIONS)(0)
+    except jax.errors.JaxRuntimeError:
+        return None
+    return GPU_OPTIONS
 
 
 class Progress(NamedTuple):
@@ -225,13 +286,24 @@ class Progress(NamedTuple):
     outcome: Step
 
 
+class Diverged(FloatingPointError):
+    """A policy whose actions are no numbers."""
+
+    def __init__(self, step: int, seeds: np.ndarray):
+        super().__init__(f"not a number after {step:,} steps")
+        self.step, self.seeds = step, seeds
+
+
 def train(run: OffPolicy, envs: Environments, keys: Key[Array, " seeds"], steps: int) -> Iterator[Progress]:
     """Trains seeds together, one key each, for `steps` steps a seed; yields after every step of all environments."""
     seeds = len(keys)
     if envs.num_envs != seeds * run.envs:
         raise ValueError(f"{envs.num_envs} environments for {seeds} seeds of {run.envs}")
-    parts = programs(run)
-    by_seed = lambda x: np.asarray(x).reshape(seeds, run.envs, *np.shape(x)[1:])  # noqa: E731
+    parts = programs(run, usable_devices(seeds))
+
+    def by_seed(x: np.ndarray) -> np.ndarray:
+        return x.reshape(seeds, run.envs, *x.shape[1:])
+
     state, choice = parts.init(keys)
     obs = by_seed(envs.reset())
     began = np.ones((seeds, run.envs), bool)
@@ -244,7 +316,10 @@ def train(run: OffPolicy, envs: Environments, keys: Key[Array, " seeds"], steps:
                 state, metrics = parts.store_and_learn(state, before, pending, np.int32(number))
             else:
                 state = parts.store(state, before, pending)
-        step = envs.step(np.asarray(choice.action).reshape(envs.num_envs, -1))
+        action = np.asarray(choice.action)
+        if not np.isfinite(action).all():
+            raise Diverged(number * run.envs, np.flatnonzero(~np.isfinite(action).all((1, 2))))
+        step = envs.step(action.reshape(envs.num_envs, -1))
         reward = step.reward.astype(np.float32)
         pending = Outcome(obs, by_seed(step.next_obs), by_seed(reward), by_seed(step.truncated))
         obs, began = by_seed(step.obs), by_seed(step.truncated)

@@ -10,11 +10,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from becl.envs.spec import EnvSpec
-from becl.networks import MLP, Adam, Network
+from becl.networks import MLP, Adam, AdamState, Network
 from becl.objectives.protocol import Metrics
 from becl.skills import SkillSpace
 
@@ -41,7 +40,7 @@ class ActorCritic(NamedTuple):
 
 class PPOState(NamedTuple):
     networks: ActorCritic
-    opt: optax.OptState
+    opt: AdamState
 
 
 class BetaParams(NamedTuple):

@@ -3,6 +3,7 @@
 import dataclasses
 import types
 import typing
+from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
 from becl.errors import UserError, unknown
@@ -20,6 +21,24 @@ def to_dict(spec: Any) -> Any:
     if isinstance(spec, dict):
         return {key: to_dict(value) for key, value in spec.items()}
     return spec
+
+
+def from_dict(data: Any, classes: Mapping[str, type], hint: Any = Any) -> Any:
+    """The spec that `to_dict` made these JSON values of."""
+    if isinstance(data, dict) and "spec" in data:
+        if data["spec"] not in classes:
+            raise unknown("spec", str(data["spec"]), classes)
+        kind = classes[data["spec"]]
+        hints = typing.get_type_hints(kind)
+        names = {field.name for field in dataclasses.fields(kind)}
+        if other := sorted(data.keys() - names - {"spec"}):
+            raise unknown(f"option of {data['spec']}", other[0], sorted(names))
+        return kind(**{name: from_dict(data[name], classes, hints[name]) for name in names if name in data})
+    if isinstance(data, list):
+        items = [from_dict(item, classes) for item in data]
+        # A named tuple is made of its values, any other tuple of one list of them.
+        return hint(*items) if hasattr(hint, "_fields") else tuple(items)
+    return data
 
 
 def difference(one: Any, other: Any, path: str = "") -> str | None:

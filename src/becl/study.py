@@ -14,12 +14,10 @@ A seed counts as finished when its JSON is there, which is written last. Typing 
 seeds that are missing.
 """
 
-import csv
 import dataclasses
 import functools
 import io
 import json
-import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -31,11 +29,12 @@ import numpy as np
 
 from becl.envs import maze
 from becl.errors import UserError, unknown
+from becl.folder import named_arrays, to_csv, write_text
 from becl.networks import Adam, Network
-from becl.objectives import METHODS
+from becl.objectives import METHODS, MazeStudy
 from becl.ppo import PPO
 from becl.skills import OneHot
-from becl.specs import difference, override, to_dict
+from becl.specs import override, to_dict
 from becl.train import OnPolicy
 
 CHUNK = 25  # Cycles between two reports of progress; also the resolution of learning curves.
@@ -44,6 +43,7 @@ PATHS = 20  # Trajectories a skill in a set, as in the paper's figures.
 STUDIES = ("comparison", "estimates", "temperature", "skills")
 TEMPERATURES = (1.0, 0.5, 0.1, 0.01)
 SKILL_COUNTS = (10, 15, 20, 30)
+STUDIED: dict[str, MazeStudy] = {name: method.maze for name, method in METHODS.items() if method.maze}
 WIDE = 5  # Inputs are whitened in mazes wider than this many cells, as the maze study does in the tree.
 
 
@@ -63,15 +63,24 @@ class Study:
         return config | {"runs": {label: to_dict(run) for label, run in self.runs.items()}}
 
 
+def maze_settings(method: str) -> MazeStudy:
+    """A method's settings in the maze study, or what is wrong with its name."""
+    if method not in STUDIED and method in METHODS:
+        raise UserError(
+            f"{method} is not part of the maze study: becl pretrain square_a --method {method} trains it there"
+        )
+    if method not in STUDIED:
+        raise unknown("method", method, STUDIED)
+    return STUDIED[method]
+
+
 def make_run(method: str, maze_name: str, skills: int, settings: Iterable[str] = ()) -> OnPolicy:
     """A method with the maze study's sizes, changed by settings `[METHOD:]PATH=VALUE`."""
-    if method not in METHODS:
-        raise unknown("method", method, METHODS)
+    entry = maze_settings(method)
     if maze_name not in maze.names():
         raise unknown("maze", maze_name, maze.names())
     if skills < 2:
         raise UserError(f"--skills {skills}: at least 2 skills are needed to tell them apart")
-    entry = METHODS[method]
     bounds = maze.geometry(maze_name).bounds
     wide = max(bounds[1] - bounds[0], bounds[3] - bounds[2]) > WIDE
     network = Network((128, 128), "uniform", normalize=wide)
@@ -82,25 +91,25 @@ def make_run(method: str, maze_name: str, skills: int, settings: Iterable[str] =
         "feature_dim": skills,
         "head": None,
     }
-    objective = entry.maze_objective or entry.objective
+    objective = entry.objective or METHODS[method].objective
     known = {f.name for f in dataclasses.fields(objective)}  # type: ignore[arg-type]
     objective = dataclasses.replace(
         objective,  # type: ignore[type-var]
         **{name: value for name, value in sizes.items() if name in known},
     )
     run = OnPolicy(
-        maze.Maze(maze_name, leak=entry.maze_as_released),
+        maze.Maze(maze_name, leak=entry.as_released),
         objective,
         PPO(
             network=network,
-            entropy_weight=entry.maze_entropy_weight,
-            concatenate=entry.maze_as_released,
-            optimizer=Adam(entry.maze_learning_rate, 1e-3, corrected=False),
+            entropy_weight=entry.entropy_weight,
+            concatenate=entry.as_released,
+            optimizer=Adam(entry.learning_rate, 1e-3, corrected=False),
         ),
         # Two trajectories of each skill at least: one to compare the other with.
         episodes=max(50, 2 * skills),
-        fit_epochs=entry.maze_fit_epochs,
-        balanced=not entry.maze_as_released,
+        fit_epochs=entry.fit_epochs,
+        balanced=not entry.as_released,
     )
     for setting in settings:
         run = apply_setting(run, method, setting)
@@ -119,8 +128,7 @@ def apply_setting(run: OnPolicy, method: str, setting: str) -> OnPolicy:
     if not equals:
         raise UserError(f"--set {setting!r}: expected [METHOD:]OPTION=VALUE, for example becl:temperature=0.2")
     if colon:
-        if target not in METHODS:
-            raise unknown("method", target, METHODS)
+        maze_settings(target)
         if target != method:
             return run
         path = rest
@@ -130,7 +138,7 @@ def apply_setting(run: OnPolicy, method: str, setting: str) -> OnPolicy:
     if first in {f.name for f in dataclasses.fields(run)}:
         return override(run, path, text)
     options = {f.name for f in dataclasses.fields(run.objective)}  # type: ignore[arg-type]
-    others = [name for name, entry in METHODS.items() if hasattr(entry.maze_objective or entry.objective, first)]
+    others = [name for name, made in STUDIED.items() if hasattr(made.objective or METHODS[name].objective, first)]
     if first not in options and others and not colon:
         raise UserError(f"--set {setting}: {method} has no {first}; name the method, for example {others[0]}:{setting}")
     return dataclasses.replace(run, objective=override(run.objective, path, text))
@@ -188,8 +196,7 @@ def make_study(
     if repeated := sorted({name for name in methods if list(methods).count(name) > 1}):
         raise UserError(f"--methods: {', '.join(repeated)} given more than once")
     for name in methods:
-        if name not in METHODS:
-            raise unknown("method", name, METHODS)
+        maze_settings(name)
     if temperature is not None:
         if not 0 < temperature < float("inf"):
             raise UserError(f"--temperature {temperature:g}: must be greater than 0 and finite")
@@ -198,7 +205,7 @@ def make_study(
         if not any(name.startswith("becl") for name in methods):
             raise UserError("--temperature is BeCL's: there is no BeCL among --methods")
     for setting in settings:
-        if ":" in setting and (target := setting.partition(":")[0]) in METHODS and target not in methods:
+        if ":" in setting and (target := setting.partition(":")[0]) in STUDIED and target not in methods:
             raise UserError(f"--set {setting}: {target} is not among --methods {' '.join(methods)}")
     if kind == "estimates" and mine_iterations < 1:
         raise UserError(f"--mine-iterations {mine_iterations}: at least 1 is needed")
@@ -225,37 +232,6 @@ def make_study(
     else:
         runs = {method: run(method, skills) for method in methods}
     return Study(kind, runs, tuple(seeds), cycles, mine_iterations if kind == "estimates" else 0)
-
-
-def open_folder(study: Study, out: Path) -> None:
-    """Makes the folder or checks that it holds this study; says what is wrong before anything is written."""
-    config = json.loads(json.dumps(study.config()))
-    path = out / "config.json"
-    try:
-        if path.exists():
-            found = json.loads(path.read_text())
-            if place := difference(found, config):
-                raise UserError(f"{out} holds another configuration ({place} now); remove it or choose another --out")
-            if not os.access(out, os.W_OK):
-                raise UserError(f"no permission to write in {out}")
-            return
-        if out.exists() and not out.is_dir():
-            raise UserError(f"{out} is a file; choose another --out")
-        if out.exists() and any(out.iterdir()):
-            raise UserError(f"{out} is not empty and holds no study; choose another --out")
-        out.mkdir(parents=True, exist_ok=True)
-        write_text(path, json.dumps(config, indent=1) + "\n")
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        raise UserError(f"{path} is damaged; remove it or choose another --out") from None
-    except OSError as error:
-        raise UserError(f"cannot write in {out}: {error.strerror}") from None
-
-
-def write_text(path: Path, text: str) -> None:
-    """All or nothing: a reader never sees half a file."""
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_text(text)
-    temporary.replace(path)
 
 
 def seed_path(out: Path, label: str, seed: int, suffix: str) -> Path:
@@ -353,10 +329,7 @@ def _keep(study, label, seed, state, learning, timing, out: Path) -> None:
     write_text(seed_path(out, label, seed, "csv"), to_csv(rows))
     measured, arrays = measure(run, state.learner, seed, study.mine_iterations)
     networks = {"learner": state.learner.networks, "objective": state.objective._replace(opt=None)}
-    weights = {
-        jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(eqx.filter(networks, eqx.is_inexact_array))
-    }
+    weights = named_arrays(eqx.filter(networks, eqx.is_inexact_array))
     seed_path(out, label, seed, "safetensors").write_bytes(safetensors.numpy.save(weights))
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
@@ -411,14 +384,6 @@ def measure(run: OnPolicy, learner, seed: int, mine_iterations: int) -> tuple[di
 def trajectory_vectors(paths: np.ndarray) -> np.ndarray:
     """Each trajectory as its x-values followed by its y-values."""
     return np.swapaxes(paths, -1, -2).reshape(paths.shape[0] * paths.shape[1], -1)
-
-
-def to_csv(rows: Sequence[dict[str, Any]]) -> str:
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, fieldnames=list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return buffer.getvalue()
 
 
 def finished(study: Study, out: Path) -> dict[str, list[dict[str, Any]]]:

@@ -12,7 +12,7 @@ from becl.envs.spec import EnvSpec
 from becl.envs.walker import Walker
 from becl.errors import UserError, unknown
 
-__all__ = ["DOMAINS", "EnvSpec", "Simulations", "State", "Step", "make", "names"]
+__all__ = ["DOMAINS", "EnvSpec", "Simulations", "State", "Step", "make", "names", "spec_of"]
 
 DOMAINS: dict[str, Domain] = {"walker": Walker(), "quadruped": Quadruped(), "jaco": Jaco()}
 
@@ -20,6 +20,14 @@ DOMAINS: dict[str, Domain] = {"walker": Walker(), "quadruped": Quadruped(), "jac
 def names() -> list[str]:
     """The twelve tasks."""
     return [f"{domain}_{task}" for domain, entry in DOMAINS.items() for task in entry.tasks]
+
+
+def spec_of(name: str) -> EnvSpec:
+    """What a method needs to know of a task or domain."""
+    if name not in names() and name not in DOMAINS:
+        raise unknown("environment", name, [*DOMAINS, *names()])
+    domain = DOMAINS[name.partition("_")[0]]
+    return EnvSpec(domain.obs_dim, domain.action_dim, domain.episode_length)
 
 
 def make(
@@ -34,9 +42,8 @@ def make(
 
     `episode_length` is the domain's by default; `threads` all cores. Several seeds share the simulations equally.
     """
+    spec_of(name)
     domain, _, task = name.partition("_")
-    if name not in names() and name not in DOMAINS:
-        raise unknown("environment", name, [*DOMAINS, *names()])
     for option, value in (("num_envs", num_envs), ("episode_length", episode_length), ("threads", threads)):
         if value is not None and (not isinstance(value, int | np.integer) or value < 1):
             raise UserError(f"{option} {value}: a whole number, at least 1, is needed")

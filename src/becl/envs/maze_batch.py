@@ -36,6 +36,9 @@ class MazeBatch:
         self._state: MazeState = self._reset_all(self._keys, self._number)
         return np.asarray(self._state.position)
 
+    def close(self) -> None:
+        """There is nothing to close."""
+
     def step(self, action: np.ndarray) -> Step:
         self._number += 1
         self._in_episode += 1

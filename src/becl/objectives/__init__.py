@@ -1,82 +1,138 @@
 """All methods by name.
 
-To add one: write its file next to these, then list it here. The command line and the tests of
-`tests/test_objectives.py` read this registry.
+To add one: write its file next to these, then list it here. The command line, the documentation's table and the tests
+of `tests/test_objectives.py` read this registry.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
+from becl.objectives.aps import APS
+from becl.objectives.apt import APT
 from becl.objectives.becl import BeCL
 from becl.objectives.becl_released_maze import BeCLReleasedMaze
 from becl.objectives.cic import CIC
 from becl.objectives.dads import DADS
 from becl.objectives.diayn import DIAYN
+from becl.objectives.disagreement import Disagreement
+from becl.objectives.extrinsic import Extrinsic
+from becl.objectives.icm import ICM
+from becl.objectives.proto import ProtoRL
 from becl.objectives.protocol import Batch, Metrics, Objective
+from becl.objectives.rnd import RND
+from becl.objectives.smm import SMM
 
-__all__ = ["METHODS", "Batch", "Method", "Metrics", "Objective"]
+__all__ = ["METHODS", "Batch", "MazeStudy", "Method", "Metrics", "Objective"]
+
+
+@dataclass(frozen=True)
+class MazeStudy:
+    """What of a method is different, or tuned, in the maze study."""
+
+    objective: Objective | None = None
+    """The formula where the released programs differ between maze and URLB."""
+    entropy_weight: float = 0.025
+    fit_epochs: int = 4
+    learning_rate: float = 3e-4
+    as_released: bool = False
+    """Advantages across episode ends, independent skills and leaking corners, as in the released maze code."""
 
 
 @dataclass(frozen=True)
 class Method:
-    """A named objective, and what of it differs in the maze study."""
+    """A named objective, and how pretraining goes about it."""
 
     objective: Objective
+    kind: Literal["competence", "knowledge", "data", "task"]
+    """What it maximises: skills one can tell apart, what a model does not know, the spread of states, or a task."""
     summary: str
-    maze_objective: Objective | None = None
-    """The formula in the maze where the released programs differ between maze and URLB."""
-    maze_entropy_weight: float = 0.025
-    maze_fit_epochs: int = 4
-    maze_learning_rate: float = 3e-4
-    maze_as_released: bool = False
-    """Advantages across episode ends, independent skills and leaking corners, as in the released maze code."""
+    """What it rewards."""
+    skill_interval: int | None = 50
+    """Steps after which a skill is drawn anew; None: only with a new episode."""
+    fits_per_update: int = 1
+    successor_features: bool = False
+    """Whether the critic predicts as many features as the skill has numbers, which weighs them (APS)."""
+    released_skill: bool = False
+    """Whether transitions carry the skill of the step before, as in the released code."""
+    maze: MazeStudy | None = None
+    """None: not part of the maze study, which is about discrete skills."""
 
 
 METHODS: dict[str, Method] = {
     "becl": Method(
         BeCL(),
+        "competence",
         "contrast between skills: Eq. 8 and 10, nearest positive",
-        maze_objective=BeCL(temperature=0.2, ramp=0.35),
-        maze_entropy_weight=0.07,
-        maze_fit_epochs=1,
-        maze_learning_rate=6e-4,
+        fits_per_update=3,
+        maze=MazeStudy(BeCL(temperature=0.2, ramp=0.35), entropy_weight=0.07, fit_epochs=1, learning_rate=6e-4),
     ),
     "becl-paper": Method(
         BeCL(positive="mean"),
+        "competence",
         "BeCL as printed: the expectation over all states of the skill's other trajectories",
-        maze_objective=BeCL(positive="mean", temperature=0.12),
-        maze_entropy_weight=0.09,
-        maze_fit_epochs=1,
-        maze_learning_rate=6e-4,
+        fits_per_update=3,
+        maze=MazeStudy(
+            BeCL(positive="mean", temperature=0.12), entropy_weight=0.09, fit_epochs=1, learning_rate=6e-4
+        ),
     ),
     "becl-released": Method(
         BeCL(positive="first", denominator="all"),
+        "competence",
         "BeCL as released: its URLB formula, in the maze its maze formula",
-        maze_objective=BeCLReleasedMaze(),
-        maze_as_released=True,
+        fits_per_update=3,
+        released_skill=True,
+        maze=MazeStudy(BeCLReleasedMaze(), as_released=True),
+    ),
+    "ddpg": Method(Extrinsic(), "task", "the task's own reward: no pretraining objective"),
+    "icm": Method(ICM(), "knowledge", "what a model of the dynamics predicts badly"),
+    "disagreement": Method(Disagreement(), "knowledge", "where five models of the dynamics disagree"),
+    "rnd": Method(RND(), "knowledge", "states on which a random network is not yet imitated"),
+    "apt": Method(APT(), "data", "spread of states in features of the dynamics"),
+    "proto": Method(ProtoRL(), "data", "spread of states in features with prototypes"),
+    "smm": Method(
+        SMM(),
+        "competence",
+        "states that are rare under a density model, for each skill",
+        skill_interval=None,
+    ),
+    "smm-paper": Method(
+        SMM(skill_term="paper"),
+        "competence",
+        "SMM with the sign of the papers: skills that can be told apart",
+        skill_interval=None,
     ),
     "diayn": Method(
         DIAYN(),
+        "competence",
         "skills that a classifier can tell from a state",
-        maze_entropy_weight=0.35,
-        maze_learning_rate=4e-4,
+        maze=MazeStudy(entropy_weight=0.35, learning_rate=4e-4),
     ),
-    "dads": Method(
-        DADS(),
-        "skills whose next state is predictable; in the maze the study's q(s'|z)",
-        maze_objective=DADS(given="skill", stddev=0.5**0.5),
-        maze_entropy_weight=0.4,
-        maze_learning_rate=2.5e-4,
+    "aps": Method(
+        APS(),
+        "competence",
+        "spread, and features that point where the skill points",
+        skill_interval=5,
+        successor_features=True,
     ),
-    "dads-dynamics": Method(DADS(), "DADS proper, q(s'|s,z), also in the maze"),
     "cic": Method(
         CIC(),
+        "data",
         "spread of contrastively learned features",
-        maze_entropy_weight=0.02,
-        maze_learning_rate=5e-4,
+        maze=MazeStudy(entropy_weight=0.02, learning_rate=5e-4),
     ),
     "cic-released": Method(
         CIC(train_encoder=False, compare_with="obs"),
+        "data",
         "CIC as in the released maze code: spread in random features",
-        maze_as_released=True,
+        maze=MazeStudy(as_released=True),
     ),
-}
+    "dads": Method(
+        DADS(),
+        "competence",
+        "skills whose next state is predictable; in the maze the study's q(s'|z)",
+        maze=MazeStudy(DADS(given="skill", stddev=0.5**0.5), entropy_weight=0.4, learning_rate=2.5e-4),
+    ),
+    "dads-dynamics": Method(
+        DADS(), "competence", "DADS proper, q(s'|s,z), also in the maze", maze=MazeStudy()
+    ),
+}  # fmt: skip

@@ -14,11 +14,10 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from becl.envs.spec import EnvSpec
-from becl.networks import MLP, Adam, Network, unit
+from becl.networks import MLP, Adam, AdamState, Network, unit
 from becl.objectives.particles import RunningScale, init_scale, particle_entropy
 from becl.objectives.protocol import Batch, Metrics
 from becl.skills import SkillSpace, Sphere
@@ -27,7 +26,7 @@ from becl.skills import SkillSpace, Sphere
 class APSState(NamedTuple):
     features: MLP
     scale: RunningScale
-    opt: optax.OptState
+    opt: AdamState
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,10 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import jax
-import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from becl.envs.spec import EnvSpec
-from becl.networks import Adam, Network, Trunk, init_trunk
+from becl.networks import Adam, AdamState, Network, Trunk, init_trunk
 from becl.objectives.icm import Dynamics, dynamics_loss, init_dynamics
 from becl.objectives.particles import particle_entropy
 from becl.objectives.protocol import Batch, Metrics
@@ -31,7 +30,7 @@ class APTNetworks(NamedTuple):
 
 class APTState(NamedTuple):
     networks: APTNetworks
-    opt: optax.OptState
+    opt: AdamState
 
 
 @dataclass(frozen=True)

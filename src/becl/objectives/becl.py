@@ -17,11 +17,11 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from becl.envs.spec import EnvSpec
-from becl.networks import MLP, Adam, Network, unit
+from becl.errors import UserError
+from becl.networks import MLP, Adam, AdamState, Network, compute_dtype, unit
 from becl.objectives.protocol import Batch, Metrics
 from becl.skills import OneHot, skill_index
 
@@ -33,7 +33,7 @@ NO_SCORE = -1e4  # Of a batch without negatives: their mass is nothing.
 class BeCLState(NamedTuple):
     encoder: MLP
     head: MLP | None
-    opt: optax.OptState
+    opt: AdamState
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,10 @@ class BeCL:
     head: tuple[int, ...] | None = (1024,)
     """Hidden widths of the projection head behind the encoder; None for no head."""
     optimizer: Adam = Adam()
+
+    def __post_init__(self) -> None:
+        if self.hard_negatives and self.denominator == "all":
+            raise UserError("hard_negatives: the released denominator (all) has none to weigh; use paper or batch")
 
     def init(self, key: PRNGKeyArray, env: EnvSpec) -> BeCLState:
         encoder_key, head_key = jax.random.split(key)
@@ -98,11 +102,11 @@ class BeCL:
         key: PRNGKeyArray,
     ) -> tuple[Float[Array, " anchors"], Float[Array, " anchors"]]:
         """Loss and reward of the anchors (rows of the batch) against the whole batch."""
-        scores = anchors @ features.T / self.temperature
+        scores = similarities(anchors, features) / self.temperature
         pairs = relate(batch, rows)
         chosen = POSITIVES[self.positive](scores, pairs, key)
         if self.denominator == "all":
-            return released_nce(chosen.scores, scores, pairs.other)
+            return released_nce(chosen, scores, pairs.other)
         mass = negative_mass(scores, pairs.negative, self.hard_negatives)
         if self.denominator == "paper":
             # Each of the 2(m−1) negatives stands for an equal share of the batch's other-skill states.
@@ -126,7 +130,8 @@ class Pairs(NamedTuple):
 
     other: Bool[Array, "anchors batch"]  # Not the anchor itself.
     same: Bool[Array, "anchors batch"]  # Another state of the anchor's skill.
-    across: Bool[Array, "anchors batch"]  # The same, from another trajectory where the batch has one.
+    elsewhere: Bool[Array, "anchors batch"]  # The same, from another trajectory.
+    across: Bool[Array, "anchors batch"]  # The same where the batch has one, else of the same trajectory.
     negative: Bool[Array, "anchors batch"]  # A state of another skill.
     apart: Float[Array, "anchors batch"]  # Distance in time along the trajectories.
 
@@ -136,10 +141,10 @@ def relate(batch: Batch, rows: Int[Array, " anchors"]) -> Pairs:
     other = rows[:, None] != jnp.arange(len(skill))
     same_skill = skill[rows][:, None] == skill
     same = same_skill & other
-    across = same & (batch.trajectory[rows][:, None] != batch.trajectory)
-    across = jnp.where(across.any(1, keepdims=True), across, same)
+    elsewhere = same & (batch.trajectory[rows][:, None] != batch.trajectory)
+    across = jnp.where(elsewhere.any(1, keepdims=True), elsewhere, same)
     apart = jnp.abs(batch.progress[rows][:, None] - batch.progress)
-    return Pairs(other, same, across, ~same_skill, apart)
+    return Pairs(other, same, elsewhere, across, ~same_skill, apart)
 
 
 class Positives(NamedTuple):
@@ -156,33 +161,75 @@ def negative_mass(
     scores: Float[Array, "anchors batch"], negatives: Bool[Array, "anchors batch"], hardness: float
 ) -> Float[Array, " anchors"]:
     """log Σ_j w_j exp(score_j) over the negatives, w_j ∝ exp(hardness · score_j) with mean 1."""
-    # Shifted by the negatives' own largest score, so that the sum is at least 1 at any temperature.
-    peak = jax.lax.stop_gradient(jnp.max(jnp.where(negatives, scores, NO_SCORE), 1, keepdims=True))
-    below = jnp.where(negatives, scores - peak, 0.0)
-    shifted = jnp.where(negatives, jnp.exp(below), 0.0)
-    total = shifted.sum(1)
-    if hardness != 0:
-        weights = jnp.where(negatives, jnp.exp(hardness * below), 0.0)
-        total = (weights * shifted).sum(1) * negatives.sum(1) / jnp.maximum(weights.sum(1), 1e-30)
-    return jnp.log(jnp.maximum(total, 1e-30)) + peak[:, 0]
+    if hardness == 0:
+        return log_sum_exp(scores, negatives)
+    weighted = log_sum_exp((1 + hardness) * scores, negatives)
+    return weighted + jnp.log(jnp.maximum(negatives.sum(1), 1)) - log_sum_exp(hardness * scores, negatives)
+
+
+@jax.custom_vjp
+def similarities(
+    anchors: Float[Array, "anchors f"], features: Float[Array, "batch f"]
+) -> Float[Array, "anchors batch"]:
+    """f(s)·f(s') of every anchor with every state."""
+    return anchors @ features.T
+
+
+def _similarities_backward(kept: tuple[Array, Array], g: Float[Array, "anchors batch"]) -> tuple[Array, Array]:
+    anchors, features = kept
+    g = g.astype(compute_dtype())
+    return (g @ features.astype(g.dtype)).astype(jnp.float32), (g.T @ anchors.astype(g.dtype)).astype(jnp.float32)
+
+
+# Written out: the gradient's matrix is as large as a layer's and may be as coarse.
+similarities.defvjp(
+    lambda anchors, features: (similarities(anchors, features), (anchors, features)), _similarities_backward
+)
+
+
+@jax.custom_vjp
+def log_sum_exp(scores: Float[Array, "anchors batch"], mask: Bool[Array, "anchors batch"]) -> Float[Array, " anchors"]:
+    """log Σ exp(score) over the masked of each row; NO_SCORE where there are none."""
+    # Shifted by the largest, so that the sum is at least 1 at any temperature.
+    peak = jnp.max(jnp.where(mask, scores, NO_SCORE), 1)
+    total = jnp.sum(jnp.where(mask, jnp.exp(scores - peak[:, None]), 0.0), 1)
+    return jnp.log(jnp.maximum(total, 1e-30)) + peak
+
+
+# Written out, so that the gradient needs the scores again and no other matrix of their size.
+log_sum_exp.defvjp(
+    lambda scores, mask: ((mass := log_sum_exp(scores, mask)), (scores, mask, mass)),
+    lambda kept, g: (g[:, None] * jnp.where(kept[1], jnp.exp(kept[0] - kept[2][:, None]), 0.0), None),
+)
+
+
+@jax.custom_vjp
+def largest(scores: Float[Array, "anchors batch"], mask: Bool[Array, "anchors batch"]) -> Float[Array, " anchors"]:
+    """The largest masked score of each row; −∞ where there is none."""
+    return jnp.max(jnp.where(mask, scores, -jnp.inf), 1)
+
+
+largest.defvjp(
+    lambda scores, mask: ((best := largest(scores, mask)), (scores, mask, best)),
+    lambda kept, g: (jnp.where(kept[1] & (kept[0] == kept[2][:, None]), g[:, None], 0.0), None),
+)
 
 
 def released_nce(
-    positive: Float[Array, "anchors 1"],
-    scores: Float[Array, "anchors batch"],
-    other: Bool[Array, "anchors batch"],
+    chosen: Positives, scores: Float[Array, "anchors batch"], other: Bool[Array, "anchors batch"]
 ) -> tuple[Float[Array, " anchors"], Float[Array, " anchors"]]:
     """The released URLB formula: e_p/(Σ_{j≠i} e_j + 1e-6) + 1e-6 with scores shifted by their largest."""
-    peak = jnp.max(jnp.where(other, scores, -jnp.inf), 1)
-    total = jnp.sum(jnp.where(other, jnp.exp(scores - peak[:, None]), 0.0), 1)
-    ratio = jnp.exp(positive[:, 0] - peak) / (total + 1e-6) + 1e-6
-    return -jnp.log(ratio), ratio
+    peak = jnp.max(jnp.where(other, scores, -jnp.inf), 1)[:, None]
+    total = jnp.sum(jnp.where(other, jnp.exp(scores - peak), 0.0), 1, keepdims=True)
+    ratio = jnp.exp(chosen.scores - peak) / (total + 1e-6) + 1e-6
+    return -jnp.sum(chosen.weights * jnp.log(ratio), 1), jnp.sum(chosen.weights * ratio, 1)
 
 
 def nearest(scores: Float[Array, "anchors batch"], pairs: Pairs, key: PRNGKeyArray) -> Positives:
     """The candidate most like the anchor."""
     del key
-    best = jnp.max(jnp.where(pairs.across, scores, -jnp.inf), 1, keepdims=True)
+    elsewhere, same = largest(scores, pairs.elsewhere), largest(scores, pairs.same)
+    best = jnp.where(jnp.isfinite(elsewhere), elsewhere, same)[:, None]
     found = jnp.isfinite(best)
     return Positives(jnp.where(found, best, 0.0), found.astype(scores.dtype))
 

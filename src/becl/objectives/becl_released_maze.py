@@ -14,11 +14,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from becl.envs.spec import EnvSpec
-from becl.networks import MLP, Adam, Network, unit
+from becl.networks import MLP, Adam, AdamState, Network, unit
 from becl.objectives.becl import in_blocks
 from becl.objectives.protocol import Batch, Metrics
 from becl.skills import OneHot, skill_index
@@ -26,7 +25,7 @@ from becl.skills import OneHot, skill_index
 
 class BeCLReleasedMazeState(NamedTuple):
     encoder: MLP
-    opt: optax.OptState
+    opt: AdamState
 
 
 @dataclass(frozen=True)

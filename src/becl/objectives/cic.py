@@ -15,12 +15,11 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from becl.envs.spec import EnvSpec
-from becl.networks import MLP, Adam, Network, unit
-from becl.objectives.particles import RunningScale, init_scale, nearest_distances, update_scale
+from becl.networks import MLP, Adam, AdamState, Network, unit
+from becl.objectives.particles import RunningScale, init_scale, nearest_distances, particle_reward, update_scale
 from becl.objectives.protocol import Batch, Metrics
 from becl.skills import Cube, SkillSpace
 
@@ -34,7 +33,7 @@ class CICNetworks(NamedTuple):
 class CICState(NamedTuple):
     networks: CICNetworks
     scale: RunningScale
-    opt: optax.OptState
+    opt: AdamState
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ class CIC:
         others = features if self.compare_with == "next_obs" else network(batch.obs)
         distances = nearest_distances(features, others, self.neighbours)
         scale = update_scale(state.scale, distances)
-        reward = particle_reward(distances / scale.variance)
+        reward = particle_reward(distances / scale.variance, clip=0.0005)
         return state._replace(scale=scale), reward
 
 
@@ -97,8 +96,3 @@ def transition_nce(scores: Float[Array, "batch batch"], temperature: float, self
     own = jnp.exp(1 / temperature) if self_term == "constant" else jnp.exp(positive)
     rest = jnp.maximum(jnp.exp(scores).sum(1) - own, 1e-6)
     return jnp.log(rest + 1e-6) - positive
-
-
-def particle_reward(distances: Float[Array, "batch k"]) -> Float[Array, " batch"]:
-    """log(1 + mean of the clipped distances)."""
-    return jnp.log1p(jnp.maximum(distances - 0.0005, 0.0).mean(1))

@@ -13,11 +13,10 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from becl.envs.spec import EnvSpec
-from becl.networks import MLP, Adam, Moments, Network, add_moments, init_moments, mean_and_std
+from becl.networks import MLP, Adam, AdamState, Moments, Network, add_moments, init_moments, mean_and_std
 from becl.objectives.protocol import Batch, Metrics
 from becl.skills import OneHot
 
@@ -25,7 +24,7 @@ from becl.skills import OneHot
 class DADSState(NamedTuple):
     model: MLP
     moments: Moments  # Of what is predicted, so that the model's outputs have unit scale.
-    opt: optax.OptState
+    opt: AdamState
 
 
 @dataclass(frozen=True)

@@ -12,18 +12,17 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from becl.envs.spec import EnvSpec
-from becl.networks import MLP, Adam, Network
+from becl.networks import MLP, Adam, AdamState, Network
 from becl.objectives.protocol import Batch, Metrics
 from becl.skills import OneHot
 
 
 class DIAYNState(NamedTuple):
     classifier: MLP
-    opt: optax.OptState
+    opt: AdamState
 
 
 @dataclass(frozen=True)

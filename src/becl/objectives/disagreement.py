@@ -13,11 +13,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from becl.envs.spec import EnvSpec
-from becl.networks import MLP, Adam, Network
+from becl.networks import MLP, Adam, AdamState, Network
 from becl.objectives.icm import prediction_error
 from becl.objectives.protocol import Batch, Metrics
 from becl.skills import NoSkill, SkillSpace
@@ -25,7 +24,7 @@ from becl.skills import NoSkill, SkillSpace
 
 class DisagreementState(NamedTuple):
     models: MLP  # Every array has a leading axis of models.
-    opt: optax.OptState
+    opt: AdamState
 
 
 @dataclass(frozen=True)

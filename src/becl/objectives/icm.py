@@ -13,11 +13,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from becl.envs.spec import EnvSpec
-from becl.networks import MLP, Adam, Network, norm
+from becl.networks import MLP, Adam, AdamState, Network, norm
 from becl.objectives.protocol import Batch, Metrics
 from becl.skills import NoSkill, SkillSpace
 
@@ -29,7 +28,7 @@ class Dynamics(NamedTuple):
 
 class ICMState(NamedTuple):
     dynamics: Dynamics
-    opt: optax.OptState
+    opt: AdamState
 
 
 @dataclass(frozen=True)

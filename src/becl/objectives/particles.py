@@ -55,4 +55,9 @@ def particle_entropy(
     if scale is not None:
         scale = update_scale(scale, distances)
         distances = distances / jnp.maximum(scale.mean, 1e-12)  # All states may be one.
-    return jnp.log1p(jnp.maximum(distances - clip, 0.0).mean(1)), scale
+    return particle_reward(distances, clip), scale
+
+
+def particle_reward(distances: Float[Array, "batch k"], clip: float) -> Float[Array, " batch"]:
+    """log(1 + mean of max(d − clip, 0))."""
+    return jnp.log1p(jnp.maximum(distances - clip, 0.0).mean(1))

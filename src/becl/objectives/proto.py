@@ -18,11 +18,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from becl.envs.spec import EnvSpec
-from becl.networks import MLP, Adam, Network, follow, unit
+from becl.networks import MLP, Adam, AdamState, Network, follow, unit
 from becl.objectives.particles import nearest_distances
 from becl.objectives.protocol import Batch, Metrics
 from becl.skills import NoSkill, SkillSpace
@@ -38,7 +37,7 @@ class ProtoRLState(NamedTuple):
     networks: ProtoRLNetworks
     target: MLP
     candidates: Float[Array, "queue dim"]  # The oldest first.
-    opt: optax.OptState
+    opt: AdamState
 
 
 @dataclass(frozen=True)

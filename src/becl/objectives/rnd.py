@@ -14,11 +14,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from becl.envs.spec import EnvSpec
-from becl.networks import MLP, Adam, Network, standardize
+from becl.networks import MLP, Adam, AdamState, Network, standardize
 from becl.objectives.particles import RunningScale, init_scale, update_scale
 from becl.objectives.protocol import Batch, Metrics
 from becl.skills import NoSkill, SkillSpace
@@ -28,7 +27,7 @@ class RNDState(NamedTuple):
     predictor: MLP
     target: MLP  # Never trained.
     scale: RunningScale
-    opt: optax.OptState
+    opt: AdamState
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,10 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from becl.envs.spec import EnvSpec
-from becl.networks import MLP, Adam, Network
+from becl.networks import MLP, Adam, AdamState, Network
 from becl.objectives.diayn import skill_log_likelihood
 from becl.objectives.protocol import Batch, Metrics
 from becl.skills import OneHot
@@ -42,7 +41,7 @@ class SMMNetworks(NamedTuple):
 class SMMState(NamedTuple):
     networks: SMMNetworks
     before: SMMNetworks  # What the last fit began with: it prices.
-    opt: tuple[optax.OptState, optax.OptState]
+    opt: tuple[AdamState, AdamState]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,514 @@
+"""Pretraining: seeds of one method trained together without a reward, and what is kept of them.
+
+A run lives in a folder of plain files:
+
+    config.json                          what was asked for; the folder takes no other configuration
+    metrics.csv                          one row a log interval and seed
+    tensorboard/seed-<n>/                the same for TensorBoard
+    seed-<n>/snapshot-<steps>.safetensors   networks at 100k, 500k, 1M and 2M steps, and at the end
+    result.json                          written last: how long it took, on what
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from becl import envs
+from becl.coverage import Coverage, grid_of
+from becl.ddpg import DDPG
+from becl.envs import maze
+from becl.envs.maze_batch import MazeBatch
+from becl.envs.spec import EnvSpec
+from becl.errors import UserError, unknown
+from becl.events import EventWriter
+from becl.folder import load_arrays, save_arrays, to_csv, write_text
+from becl.networks import Adam, Network, Precision
+from becl.objectives import METHODS
+from becl.offpolicy import Diverged, Environments, OffPolicy, RunState, train, usable_devices
+from becl.progress import Progress, clock, interrupts, progress
+from becl.replay import Replay
+from becl.skills import Cube, NoSkill, OneHot, Sphere
+from becl.specs import from_dict, override, to_dict
+
+SNAPSHOTS = (100_000, 500_000, 1_000_000, 2_000_000)
+
+
+@dataclass(frozen=True)
+class Pretraining:
+    """A resolved run."""
+
+    env: str
+    method: str
+    seeds: tuple[int, ...]
+    steps: int
+    """Of each seed."""
+    run: OffPolicy
+    log_every: int = 10_000
+    """Steps of each seed between two rows of metrics."""
+
+    def config(self) -> dict[str, Any]:
+        """What must agree for two commands to share a folder."""
+        return {"command": "pretrain", **{f.name: to_dict(getattr(self, f.name)) for f in dataclasses.fields(self)}}
+
+
+def make_pretraining(
+    env: str,
+    method: str = "becl",
+    seeds: Sequence[int] = (0,),
+    steps: int = 2_000_000,
+    *,
+    skills: int | None = None,
+    parallel: int | None = None,
+    hidden: int | None = None,
+    precision: Precision | None = None,
+    settings: Iterable[str] = (),
+    log_every: int = 10_000,
+) -> Pretraining:
+    """A run with URLB's sizes, changed by settings `PATH=VALUE`; validated, nothing allocated yet."""
+    if method not in METHODS:
+        raise unknown("method", method, METHODS)
+    spec = spec_of(env)
+    entry = METHODS[method]
+    objective: Any = entry.objective
+    if skills is not None:
+        objective = dataclasses.replace(objective, skills=with_dim(method, objective.skills, skills))
+    run = OffPolicy(
+        spec,
+        objective,
+        replay=Replay(released_skill=entry.released_skill),
+        fits_per_update=entry.fits_per_update,
+        skill_interval=entry.skill_interval,
+    )
+    if parallel is not None:
+        run = dataclasses.replace(run, envs=parallel)
+    if precision is not None:
+        run = dataclasses.replace(run, precision=precision)
+    if hidden is not None:
+        run = with_width(run, hidden)
+    for setting in settings:
+        run = apply_setting(run, method, setting)
+    if entry.successor_features:
+        run = dataclasses.replace(run, learner=dataclasses.replace(run.learner, critic_dim=run.objective.skills.dim))
+    made = Pretraining(env, method, tuple(seeds), steps, run, log_every)
+    check(made)
+    return made
+
+
+def spec_of(env: str) -> EnvSpec:
+    if env in maze.names():
+        return maze.Maze(env).spec
+    if env not in envs.DOMAINS and env not in envs.names():
+        raise unknown("environment", env, [*envs.DOMAINS, *envs.names(), *maze.names()])
+    return envs.spec_of(env)
+
+
+def make_envs(env: str, count: int, seeds: Sequence[int]) -> Environments:
+    """Environments shared equally by seeds."""
+    if env in maze.names():
+        return MazeBatch(maze.Maze(env), count, list(seeds))
+    return envs.make(env, count, list(seeds))
+
+
+def with_dim(method: str, space: Any, dim: int) -> Any:
+    if isinstance(space, NoSkill):
+        raise UserError(f"--skills {dim}: {method} has no skills")
+    if dim < 2:
+        raise UserError(f"--skills {dim}: at least 2 are needed to tell them apart")
+    return dataclasses.replace(space, dim=dim)
+
+
+def with_width(run: OffPolicy, hidden: int) -> OffPolicy:
+    """All networks of a run with hidden layers of one width, for machines without a GPU."""
+    if hidden < 1:
+        raise UserError(f"--hidden {hidden}: at least 1 is needed")
+    changes: dict[str, Any] = {}
+    for field in dataclasses.fields(run.objective):  # type: ignore[arg-type]
+        value = getattr(run.objective, field.name)
+        if isinstance(value, Network):
+            changes[field.name] = dataclasses.replace(value, hidden=(hidden,) * len(value.hidden))
+        elif field.name == "head" and value is not None:
+            changes[field.name] = (hidden,) * len(value)
+    objective = dataclasses.replace(run.objective, **changes)  # type: ignore[type-var]
+    return dataclasses.replace(run, objective=objective, learner=dataclasses.replace(run.learner, hidden=hidden))
+
+
+def apply_setting(run: OffPolicy, method: str, setting: str) -> OffPolicy:
+    """One `PATH=VALUE`; a path into the objective may leave out `objective.`."""
+    path, equals, text = setting.partition("=")
+    if not equals:
+        raise UserError(f"--set {setting!r}: expected OPTION=VALUE, for example temperature=0.2")
+    first = path.partition(".")[0]
+    reserved = {"env": "the environment", "skills": "--skills", "envs": "--envs", "precision": "--precision"}
+    if first in reserved or path.startswith("objective.skills"):
+        raise UserError(f"--set {setting}: use {reserved.get(first, '--skills')}")
+    own = [field.name for field in dataclasses.fields(run) if field.name not in reserved]
+    options = [field.name for field in dataclasses.fields(run.objective)]  # type: ignore[arg-type]
+    if first in own:
+        return override(run, path, text)
+    if first not in options:
+        raise unknown(f"option of {method}", first, [name for name in options if name != "skills"] + own)
+    return dataclasses.replace(run, objective=override(run.objective, path, text))
+
+
+def check(made: Pretraining) -> None:
+    """Refuses values that no run can use."""
+    run = made.run
+    if not made.seeds:
+        raise UserError("--seeds: at least one is needed")
+    if repeated := sorted({seed for seed in made.seeds if made.seeds.count(seed) > 1}):
+        raise UserError(f"--seeds: {', '.join(map(str, repeated))} given more than once")
+    if made.steps <= run.random_steps:
+        raise UserError(
+            f"--steps {made.steps:,}: must be more than the {run.random_steps:,} random steps in the beginning "
+            "(random_steps)"
+        )
+    positive = {
+        "--log-every": made.log_every,
+        "batch": run.batch,
+        "fits_per_update": run.fits_per_update,
+        "steps_per_update": run.steps_per_update,
+        "skill_interval": 1 if run.skill_interval is None else run.skill_interval,
+        "replay.nstep": run.replay.nstep,
+        "learner.hidden": run.learner.hidden,
+        "learner.optimizer.learning_rate": run.learner.optimizer.learning_rate,
+        "temperature": getattr(run.objective, "temperature", 1.0),
+        "feature_dim": getattr(run.objective, "feature_dim", 1),
+        "neighbours": getattr(run.objective, "neighbours", 1),
+    }
+    for name, value in positive.items():
+        if not 0 < value < float("inf"):
+            raise UserError(f"{name} {value:g}: must be greater than 0 and finite")
+    if not 0 <= run.replay.gamma <= 1:
+        raise UserError(f"replay.gamma {run.replay.gamma:g}: must lie in [0, 1]")
+    if getattr(run.objective, "neighbours", 0) > run.batch:
+        raise UserError(f"batch {run.batch}: fewer than the {run.objective.neighbours} neighbours")  # type: ignore
+
+
+def load_pretraining(out: Path) -> Pretraining:
+    """The run that a folder holds."""
+    path = out / "config.json"
+    try:
+        config = json.loads(path.read_text())
+    except OSError as error:
+        raise UserError(f"{out} holds no run: {path.name}: {error.strerror}") from None
+    except ValueError:
+        raise UserError(f"{path} is damaged") from None
+    if not isinstance(config, dict) or config.pop("command", None) != "pretrain":
+        raise UserError(f"{out} holds no pretraining run")
+    return from_dict({"spec": "Pretraining", **config}, spec_classes())
+
+
+def spec_classes() -> dict[str, type]:
+    """Every kind of spec that a run may hold, by name."""
+    parts = (Pretraining, OffPolicy, DDPG, Replay, Network, Adam, NoSkill, OneHot, Cube, Sphere)
+    return {kind.__name__: kind for kind in (*parts, *(type(method.objective) for method in METHODS.values()))}
+
+
+# --- Memory -----------------------------------------------------------------------------------------------------------
+
+
+class Memory(NamedTuple):
+    """Bytes that a run needs on its devices together."""
+
+    replay: int
+    networks: int
+    """With their optimisers' states."""
+    batches: int
+    """All batches of a step's updates, drawn at once."""
+
+    @property
+    def total(self) -> int:
+        return sum(self)
+
+
+def memory(made: Pretraining) -> Memory:
+    run, seeds = made.run, len(made.seeds)
+    state, _ = jax.eval_shape(run.init, jax.random.key(0))
+    learning = jax.tree.leaves((state.learner, state.objective))
+    replay = run.replay.bytes(run.env, run.objective.skills, run.envs)
+    transition = replay / (run.replay.capacity // run.envs * run.envs)
+    return Memory(
+        seeds * replay,
+        seeds * sum(leaf.size * leaf.dtype.itemsize for leaf in learning),
+        int(seeds * run.updates * run.fits_per_update * run.batch * transition),
+    )
+
+
+def available_memory() -> int:
+    """Bytes of one device."""
+    stats = jax.local_devices()[0].memory_stats() or {}
+    if "bytes_limit" in stats:
+        return stats["bytes_limit"]
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def check_memory(made: Pretraining) -> str:
+    """How much a run needs, in a line; refuses one that cannot fit."""
+    need, devices = memory(made), usable_devices(len(made.seeds))
+    have = available_memory() * devices
+    line = f"replay {size(need.replay)} ({len(made.seeds)} × {made.run.replay.capacity:,} transitions), networks "
+    line += f"{size(need.networks)}, batches {size(need.batches)}; {size(have)} on {device_name()}"
+    if need.total > have:
+        fit = int(made.run.replay.capacity * (have - need.total + need.replay) / need.replay * 0.9)
+        advice = f"--set replay.capacity={fit // 1000 * 1000} fits" if fit >= 10_000 else "train fewer seeds together"
+        raise UserError(f"not enough memory: {line}; {advice}")
+    return line
+
+
+def size(number: float) -> str:
+    return f"{number / 1e9:.1f} GB" if number >= 1e8 else f"{number / 1e6:.1f} MB"
+
+
+def device_name() -> str:
+    devices = usable_devices(jax.device_count())
+    kind = jax.devices()[0].device_kind
+    return kind if devices == 1 else f"{devices} × {kind}"
+
+
+# --- The run ----------------------------------------------------------------------------------------------------------
+
+
+def seed_keys(seeds: Sequence[int]) -> jax.Array:
+    return jnp.stack([jax.random.key(seed) for seed in seeds])
+
+
+def snapshot_path(out: Path, seed: int, step: int) -> Path:
+    return out / f"seed-{seed}" / f"snapshot-{step}.safetensors"
+
+
+def save_snapshots(made: Pretraining, out: Path, state: RunState, step: int) -> None:
+    """Networks of every seed: what policies, and what rewards are made of. Optimisers and replay are not kept."""
+    for index, seed in enumerate(made.seeds):
+        one = jax.tree.map(lambda leaf, index=index: leaf[index], (state.learner, state.objective))
+        path = snapshot_path(out, seed, step)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        about = {"env": made.env, "method": made.method, "seed": str(seed), "step": str(step)}
+        save_arrays(path, without_optimizers({"learner": one[0], "objective": one[1]}), about)
+
+
+def without_optimizers(tree: Any) -> Any:
+    """A tree of named tuples and networks less what only optimisers need."""
+    if isinstance(tree, dict):
+        return {name: without_optimizers(value) for name, value in tree.items()}
+    fields = getattr(tree, "_fields", ())
+    return tree._replace(**{name: None for name in fields if name in ("opt", "actor_opt", "critic_opt")})
+
+
+def load_snapshot(made: Pretraining, path: Path) -> tuple[Any, Any]:
+    """States of learner and objective from a snapshot; optimisers begin anew."""
+    run = made.run
+    learner_key, objective_key = jax.random.split(jax.random.key(0))
+    fresh = {
+        "learner": run.learner.init(learner_key, run.env, run.objective.skills),
+        "objective": run.objective.init(objective_key, run.env),
+    }
+    loaded = load_arrays(path, fresh)
+    return loaded["learner"], loaded["objective"]
+
+
+class Failed(Exception):
+    """A run that cannot go on: one line of what happened and what to try."""
+
+
+def pretrain(made: Pretraining, out: Path, shown: Progress | None = None) -> bool:
+    """Trains into an opened folder; True when finished, False when interrupted (networks are kept all the same)."""
+    keep = [step for step in SNAPSHOTS if step < made.steps]
+    log = Log(made, out)
+    state, step = None, 0
+    began = time.perf_counter()
+    try:
+        count = made.run.envs * len(made.seeds)
+        with contextlib.closing(make_envs(made.env, count, made.seeds)) as environments, interrupts() as interrupted:
+            for now in train(made.run, environments, seed_keys(made.seeds), made.steps):
+                state, step = now.state, now.step
+                log.add(now.metrics, now.outcome)
+                if shown is not None:
+                    shown.note = log.note
+                    shown.advance(made.run.envs * len(made.seeds))
+                if keep and step >= keep[0]:
+                    save_snapshots(made, out, state, keep.pop(0))
+                if log.due(step) or step >= made.steps:
+                    log.write(step)
+                if interrupted():
+                    save_snapshots(made, out, state, step)
+                    return False
+    except Diverged as error:
+        raise Failed(failure(made, out, error.step, [made.seeds[i] for i in error.seeds])) from None
+    finally:
+        log.close()
+    assert state is not None
+    save_snapshots(made, out, state, made.steps)
+    result = {
+        "steps": made.steps,
+        "seconds": round(time.perf_counter() - began, 1),
+        "steps_per_second": round(made.steps * len(made.seeds) / (time.perf_counter() - began), 1),
+        "device": device_name(),
+        "jax": jax.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+    }
+    write_text(out / "result.json", json.dumps(result, indent=1) + "\n")
+    return True
+
+
+def failure(made: Pretraining, out: Path, step: int, seeds: Sequence[int]) -> str:
+    snapshots = sorted(
+        (path for seed in seeds for path in (out / f"seed-{seed}").glob("snapshot-*.safetensors")), key=lambda p: p.name
+    )
+    last = f"the last good snapshot is {snapshots[-1]}" if snapshots else "there is no snapshot yet"
+    rate = made.run.learner.optimizer.learning_rate
+    advice = f"try --precision float32 or --set learner.optimizer.learning_rate={rate / 3:.1g}"
+    return f"seed {', '.join(map(str, seeds))}: not a number after {step:,} steps; {last}; {advice}"
+
+
+class Log:
+    """Means of metrics over intervals, written to the run's folder. Waits for the device only when it writes."""
+
+    def __init__(self, made: Pretraining, out: Path):
+        self.made, self.out = made, out
+        self.note = ""
+        self._coverage = Coverage(grid_of(made.env), len(made.seeds))
+        self._sums: dict[str, jax.Array] | None = None
+        self._count = 0
+        self._returns = np.zeros((len(made.seeds), made.run.envs))
+        self._ended: list[list[float]] = [[] for _ in made.seeds]
+        self._next = made.log_every
+        self._time = time.perf_counter()
+        self._step = 0
+        self._columns: list[str] = []
+        self._csv = (out / "metrics.csv").open("w")
+        self._events = [EventWriter(out / "tensorboard" / f"seed-{seed}") for seed in made.seeds]
+
+    def add(self, metrics: dict[str, jax.Array] | None, outcome: Any) -> None:
+        if metrics is not None:
+            self._sums = metrics if self._sums is None else _add(self._sums, metrics)
+            self._count += 1
+        self._coverage.add(outcome.next_obs)
+        self._returns += outcome.reward.reshape(self._returns.shape)
+        for seed, env in np.argwhere(outcome.truncated.reshape(self._returns.shape)):
+            self._ended[seed].append(self._returns[seed, env])
+            self._returns[seed, env] = 0.0
+
+    def due(self, step: int) -> bool:
+        return step >= self._next
+
+    def write(self, step: int) -> None:
+        """A row of every seed."""
+        made = self.made
+        means = {name: np.asarray(value) / self._count for name, value in (self._sums or {}).items()}
+        now = time.perf_counter()
+        rate = (step - self._step) * len(made.seeds) / (now - self._time)
+        ever, recent, fraction = self._coverage.ever(), self._coverage.recent(), self._coverage.fraction()
+        rows = []
+        for i, seed in enumerate(made.seeds):
+            row = {"step": step, "seed": seed, "steps_per_second": rate}
+            row |= {"cells": int(ever[i]), "cells_now": int(recent[i])}
+            if fraction is not None:
+                row["coverage"] = float(fraction[i])
+            row["return"] = float(np.mean(self._ended[i])) if self._ended[i] else float("nan")
+            row |= {name: float(value[i]) for name, value in means.items()}
+            rows.append(row)
+        for row, events in zip(rows, self._events, strict=True):
+            events.scalars(step, {name: value for name, value in row.items() if name not in ("step", "seed")})
+        if means:
+            # Before the first update there are no losses, and a table has one set of columns.
+            text = to_csv([{k: _short(v) for k, v in row.items()} for row in rows], header=not self._columns)
+            self._columns = list(rows[0])
+            self._csv.write(text)
+            self._csv.flush()
+            losses = ", ".join(f"{name} {value.mean():.3g}" for name, value in means.items() if name.endswith("loss"))
+            self.note = f"reward {means['reward'].mean():.3g}, {losses}"
+        bad = [made.seeds[i] for i in range(len(made.seeds)) if not all(np.isfinite(v[i]) for v in means.values())]
+        self._coverage.forget()
+        self._sums, self._count, self._step, self._time = None, 0, step, now
+        self._ended = [[] for _ in made.seeds]
+        self._next = (step // made.log_every + 1) * made.log_every
+        if bad:
+            raise Failed(failure(made, self.out, step, bad))
+
+    def close(self) -> None:
+        self._csv.close()
+        for events in self._events:
+            events.close()
+
+
+@jax.jit
+def _add(sums: dict[str, jax.Array], new: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    return jax.tree.map(jnp.add, sums, new)
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, float):
+        return "" if np.isnan(value) else f"{value:.6g}"
+    return value
+
+
+# --- Before the run ---------------------------------------------------------------------------------------------------
+
+
+def time_loop(made: Pretraining, patience: float = 20.0) -> float:
+    """Environment steps a second of all seeds together, measured on this machine with a small replay."""
+    run = made.run
+    few = (run.replay.nstep + 2) * max(run.envs, run.steps_per_update)
+    replay = dataclasses.replace(run.replay, capacity=max(8 * few, 1000))
+    trial = dataclasses.replace(run, random_steps=few, replay=replay)
+    updates, began, rate = 0, time.perf_counter(), 0.0
+    since: tuple[float, int] | None = None
+    with contextlib.closing(make_envs(made.env, run.envs * len(made.seeds), made.seeds)) as environments:
+        for now in train(trial, environments, seed_keys(made.seeds), 10**9):
+            if now.metrics is None:
+                continue
+            jax.block_until_ready(now.metrics)
+            updates += 1
+            # The first ones compile.
+            if updates == 3 or since is None:
+                since = time.perf_counter(), now.step
+                continue
+            rate = (now.step - since[1]) * len(made.seeds) / (time.perf_counter() - since[0])
+            if updates >= 20 or time.perf_counter() - began > patience:
+                break
+    return rate
+
+
+def describe(made: Pretraining) -> Iterator[str]:
+    """Lines of a dry run."""
+    yield json.dumps(made.config(), indent=1)
+    yield "memory: " + check_memory(made)
+    rate = time_loop(made)
+    total = made.steps * len(made.seeds) / rate
+    yield f"time: about {clock(total)} at {rate:,.0f} environment steps/s (timed here, compiling not counted)"
+
+
+def run_pretraining(made: Pretraining, out: Path) -> int:
+    """The command: says what it does, trains, and returns an exit code."""
+    if (out / "result.json").exists():
+        print(f"finished before: {out}/")
+        return 0
+    print(f"{made.method} on {made.env} · {len(made.seeds)} seeds × {made.steps:,} steps · {out}/")
+    print("memory: " + check_memory(made), flush=True)
+    with progress(made.steps * len(made.seeds), "steps") as shown:
+        try:
+            finished = pretrain(made, out, shown)
+        except Failed as error:
+            print(f"becl: failed: {error}", file=sys.stderr)
+            return 1
+    if not finished:
+        print(f"becl: stopped; networks are kept in {out}/; the same command begins again", flush=True)
+        return 130
+    result = json.loads((out / "result.json").read_text())
+    print(
+        f"{result['steps_per_second']:,.0f} steps/s, {clock(result['seconds'])} · metrics.csv and snapshots in {out}/"
+    )
+    return 0

@@ -1,0 +1,89 @@
+"""What long work shows while it runs: how much is done, how fast, and the time left."""
+
+import contextlib
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+
+@contextlib.contextmanager
+def interrupts() -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C was pressed, for loops that stop where it suits them; a second press stops at once."""
+    pressed = False
+
+    def handle(number: int, frame: object) -> None:
+        nonlocal pressed
+        del number, frame
+        if pressed:
+            raise KeyboardInterrupt
+        pressed = True
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        yield lambda: pressed
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class Progress:
+    """A live line on a terminal, else a plain line now and then."""
+
+    def __init__(self, total: int, unit: str, write: Callable[[str], None], interval: float):
+        self.total, self.unit, self.write, self.interval = total, unit, write, interval
+        self.done = 0
+        self.note = ""
+        """Shown after the time left."""
+        self.running: list[str] = []
+        self.began = self.last = time.monotonic()
+
+    def begin(self, label: str, seed: int) -> None:
+        self.running.append(f"{label}/{seed}")
+        self.tick()
+
+    def end(self, label: str, seed: int) -> None:
+        with contextlib.suppress(ValueError):
+            self.running.remove(f"{label}/{seed}")
+
+    def advance(self, amount: int, seeds: int = 1) -> None:
+        self.done += amount * seeds
+        self.tick()
+
+    def tick(self) -> None:
+        if time.monotonic() - self.last >= self.interval:
+            self.last = time.monotonic()
+            self.write(self.line())
+
+    def line(self) -> str:
+        elapsed = time.monotonic() - self.began
+        rate = self.done / elapsed if elapsed > 0 else 0.0
+        left = (self.total - self.done) / rate if rate else float("inf")
+        shown = ", ".join(self.running[:4]) + (", …" if len(self.running) > 4 else "")
+        done = f"{self.done:,} of {self.total:,} {self.unit} ({100 * self.done / self.total:.0f} %)"
+        parts = (done, f"{rate:.1f}/s" if rate < 100 else f"{rate:,.0f}/s", f"left {clock(left)}", self.note, shown)
+        return " · ".join(part for part in parts if part)
+
+
+def clock(seconds: float) -> str:
+    if seconds == float("inf"):
+        return "?"
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+@contextlib.contextmanager
+def progress(total: int, unit: str) -> Iterator[Progress]:
+    """Progress on standard error."""
+    if not sys.stderr.isatty():
+        yield Progress(total, unit, lambda line: print(line, file=sys.stderr, flush=True), 15.0)
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    with Live(console=Console(stderr=True), refresh_per_second=4, transient=True) as live:
+        yield Progress(total, unit, lambda line: live.update(line), 0.25)
