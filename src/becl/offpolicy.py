@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
@@ -226,7 +227,7 @@ def programs(run: OffPolicy, devices: int = 1) -> Programs:
         with computing(run.precision):
             return run.learn(run.store(state, choice, outcome), number)
 
-    mesh = jax.make_mesh((devices,), ("seeds",), devices=jax.devices()[:devices]) if devices > 1 else None
+    mesh = Mesh(np.array(jax.devices()[:devices]), ("seeds",)) if devices > 1 else None
 
     def init(keys: Key[Array, " seeds"]) -> tuple[RunState, Choice]:
         # Not vmapped: on a CPU with few cores, batches of QR decompositions wait for each other for ever.

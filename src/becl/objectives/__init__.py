@@ -62,18 +62,18 @@ METHODS: dict[str, Method] = {
     "becl": Method(
         BeCL(),
         "competence",
-        "contrast between skills: Eq. 8 and 10, nearest positive",
+        "contrast between skills: Eq. 8 and 10; in the maze with the nearest positive",
         fits_per_update=3,
-        maze=MazeStudy(BeCL(temperature=0.2, ramp=0.35), entropy_weight=0.07, fit_epochs=1, learning_rate=6e-4),
+        maze=MazeStudy(
+            BeCL(positive="nearest", temperature=0.2, ramp=0.35), entropy_weight=0.07, fit_epochs=1, learning_rate=6e-4
+        ),
     ),
     "becl-paper": Method(
-        BeCL(positive="mean"),
+        BeCL(),
         "competence",
         "BeCL as printed: the expectation over all states of the skill's other trajectories",
         fits_per_update=3,
-        maze=MazeStudy(
-            BeCL(positive="mean", temperature=0.12), entropy_weight=0.09, fit_epochs=1, learning_rate=6e-4
-        ),
+        maze=MazeStudy(BeCL(temperature=0.12), entropy_weight=0.09, fit_epochs=1, learning_rate=6e-4),
     ),
     "becl-released": Method(
         BeCL(positive="first", denominator="all"),
@@ -132,7 +132,5 @@ METHODS: dict[str, Method] = {
         "skills whose next state is predictable; in the maze the study's q(s'|z)",
         maze=MazeStudy(DADS(given="skill", stddev=0.5**0.5), entropy_weight=0.4, learning_rate=2.5e-4),
     ),
-    "dads-dynamics": Method(
-        DADS(), "competence", "DADS proper, q(s'|s,z), also in the maze", maze=MazeStudy()
-    ),
-}  # fmt: skip
+    "dads-dynamics": Method(DADS(), "competence", "DADS proper, q(s'|s,z), also in the maze", maze=MazeStudy()),
+}

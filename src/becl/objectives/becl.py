@@ -42,9 +42,10 @@ class BeCL:
     """Number of skills."""
     temperature: float = 0.5
     """κ: lower contrasts nearer neighbours harder."""
-    positive: Literal["nearest", "aligned", "random", "mean", "first"] = "nearest"
-    """Which state(s) of the same skill an anchor is pulled to: the most similar one, the one at the same time of its
-    trajectory, a few at random, all of them, or the first in the batch (released URLB code)."""
+    positive: Literal["mean", "nearest", "aligned", "random", "first"] = "mean"
+    """Which state(s) of the same skill an anchor is pulled to: all of them (the printed expectation), the most similar
+    one, the one at the same time of its trajectory, a few at random, or the first in the batch (released URLB code).
+    The most similar one says nothing of a skill where no two states are alike, as on robots."""
     denominator: Literal["paper", "batch", "all"] = "paper"
     """What the positive competes with: other skills' states counted as the paper's 2(m−1) negatives, each other-skill
     state of the batch, or every other state of the batch, same skill included (released URLB code)."""
@@ -52,6 +53,8 @@ class BeCL:
     """β: negatives weighted by exp(β·similarity/κ), normalised; 0 weighs them equally."""
     ramp: float = 0.0
     """Reward times progress^ramp: the walk through corridors that all skills share costs less."""
+    state: Literal["next_obs", "obs"] = "next_obs"
+    """Which state of a transition is looked at: where it leads (released code), or where it begins (paper)."""
     feature_dim: int = 16
     network: Network = Network()
     head: tuple[int, ...] | None = (1024,)
@@ -71,25 +74,30 @@ class BeCL:
             head = projection.init(head_key, self.feature_dim, self.feature_dim)
         return BeCLState(encoder, head, self.optimizer.init((encoder, head)))
 
+    def states(self, batch: Batch) -> Float[Array, "batch obs"]:
+        return {"next_obs": batch.next_obs, "obs": batch.obs}[self.state]
+
     def features(self, networks: tuple[MLP, MLP | None], obs: Float[Array, "*b o"]) -> Float[Array, "*b f"]:
         encoder, head = networks
         embedding = encoder(obs)
         return unit(embedding if head is None else head(embedding))
 
     def fit(self, state: BeCLState, batch: Batch, key: PRNGKeyArray) -> tuple[BeCLState, Metrics]:
+        states = self.states(batch)
+
         def loss_fn(networks):
-            features = self.features(networks, batch.next_obs)
+            features = self.features(networks, states)
             loss, reward = self.contrast(features, features, batch, jnp.arange(len(features)), key)
             return loss.mean(), reward.mean()
 
         networks = (state.encoder, state.head)
         (loss, ratio), grads = jax.value_and_grad(loss_fn, has_aux=True)(networks)
         (encoder, head), opt = self.optimizer.update(networks, grads, state.opt)
-        encoder = encoder.observe(batch.next_obs)
+        encoder = encoder.observe(states)
         return BeCLState(encoder, head, opt), {"loss": loss, "ratio": ratio}
 
     def reward(self, state: BeCLState, batch: Batch, key: PRNGKeyArray) -> tuple[BeCLState, Float[Array, " batch"]]:
-        features = self.features((state.encoder, state.head), batch.next_obs)
+        features = self.features((state.encoder, state.head), self.states(batch))
         rewards = in_blocks(lambda rows: self.contrast(features[rows], features, batch, rows, key)[1], len(features))
         return state, rewards * batch.progress**self.ramp
 
@@ -271,9 +279,9 @@ def _pick(scores: Float[Array, "anchors batch"], pairs: Pairs, choice: Int[Array
 
 
 POSITIVES: dict[str, Callable[..., Positives]] = {
+    "mean": mean,
     "nearest": nearest,
     "aligned": aligned,
     "random": random,
-    "mean": mean,
     "first": first,
 }

@@ -1,0 +1,81 @@
+"""How fast methods pretrain: an update of the learner alone, and the whole loop with simulation.
+
+    python -m benchmarks.pretrain                           all methods, sizes of a laptop
+    python -m benchmarks.pretrain --full                    URLB's sizes, for a GPU
+    python -m benchmarks.pretrain --full becl --env jaco --seeds 1 8 --precision bf16 tf32
+
+An update is one of the learner with the fits of the objective before it, amortised over those of one step of all
+environments. Rates vary between machines; compare the ratios.
+"""
+
+import argparse
+import dataclasses
+import statistics
+import time
+
+import jax
+import numpy as np
+
+from becl.objectives import METHODS
+from becl.offpolicy import Outcome, programs, usable_devices
+from becl.pretrain import Pretraining, device_name, make_pretraining, seed_keys, time_loop
+
+SMALL = ("batch=128", "replay.capacity=20000")
+REPEATS = 5
+
+
+def time_update(made: Pretraining) -> tuple[float, float]:
+    """Seconds of an update of all seeds together, and of compiling."""
+    replay = dataclasses.replace(made.run.replay, capacity=min(made.run.replay.capacity, 100_000))
+    run = dataclasses.replace(made.run, replay=replay)
+    seeds = len(made.seeds)
+    parts = programs(run, usable_devices(seeds))
+    state, choice = parts.init(seed_keys(made.seeds))
+    rng = np.random.default_rng(0)
+    observations = rng.normal(size=(2, seeds, run.envs, run.env.obs_dim)).astype(np.float32)
+    nothing = np.zeros((seeds, run.envs), np.float32)
+    outcome = Outcome(observations[0], observations[1], nothing, nothing > 0)
+    for _ in range(run.replay.nstep + 1):
+        state = parts.store(state, choice, outcome)
+
+    def call(count: int) -> float:
+        nonlocal state
+        began = time.perf_counter()
+        for number in range(count):
+            state, _ = parts.store_and_learn(state, choice, outcome, np.int32(number))
+        jax.block_until_ready(state)
+        return time.perf_counter() - began
+
+    compiling = call(1)
+    once = call(1)
+    count = max(1, min(50, int(0.5 / once)))
+    return statistics.median(call(count) / count / run.updates for _ in range(REPEATS)), compiling - once
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("methods", nargs="*", default=list(METHODS))
+    parser.add_argument("--env", default="walker")
+    parser.add_argument("--full", action="store_true", help="URLB's sizes instead of a laptop's")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--precision", nargs="+", default=["tf32"])
+    parser.add_argument("--envs", type=int, default=None)
+    args = parser.parse_args()
+    sizes = {} if args.full else {"hidden": 64, "settings": SMALL}
+    print(f"{args.env} · {device_name()} · jax {jax.__version__} · {'URLB sizes' if args.full else 'small networks'}")
+    print("\n| method | precision | seeds | µs an update and seed | environment steps/s | compiling, s |")
+    print("|---|---|---|---|---|---|")
+    for method in args.methods:
+        for precision in args.precision:
+            for count in args.seeds:
+                made = make_pretraining(
+                    args.env, method, tuple(range(count)), precision=precision, parallel=args.envs, **sizes
+                )
+                update, compiling = time_update(made)
+                rate = time_loop(made)
+                cells = (method, precision, count, f"{update / count * 1e6:,.0f}", f"{rate:,.0f}", f"{compiling:.0f}")
+                print("| " + " | ".join(map(str, cells)) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
