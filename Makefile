@@ -32,9 +32,10 @@ format: setup ## fix what can be fixed, then format
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-bench: setup ## time the maze study and the simulations on this machine
+bench: setup ## time the maze study, the simulations and pretraining on this machine
 	$(BIN)/python -m benchmarks.maze
 	$(BIN)/python -m benchmarks.envs
+	$(BIN)/python -m benchmarks.pretrain becl diayn rnd --seeds 1 2
 
 # uv resolves for every Python and platform at once; it lives in a throw-away environment because nothing else needs it.
 # Versions already locked stay as long as they fit; ARGS=--upgrade takes the newest of everything.

@@ -1,6 +1,5 @@
 """URLB's other methods: properties of all, and every formula against a float64 loop written from its description."""
 
-import dataclasses
 import functools
 import itertools
 import json
@@ -57,13 +56,9 @@ def make_batch(seed=0, spread=0.5, centre=0.0) -> Batch:
     )
 
 
-def init(name, key):
-    return OBJECTIVES[name].init(key, ENV)
-
-
 @functools.cache
 def compiled_init(name: str):
-    return jax.jit(functools.partial(init, name))
+    return jax.jit(lambda key: OBJECTIVES[name].init(key, ENV))
 
 
 def started(name: str, seed: int = 0):
@@ -76,81 +71,6 @@ def step(objective, state, batch, key):
     state, metrics = objective.fit(state, batch, fit_key)
     state, reward = objective.reward(state, batch, reward_key)
     return state, (reward, metrics)
-
-
-def run(name, state, batch, key):
-    """Forty steps of fit and reward."""
-    keys = jax.random.split(key, 40)
-    return jax.lax.scan(lambda state, key: step(OBJECTIVES[name], state, batch, key), state, keys)
-
-
-@functools.cache
-def compiled(name: str):
-    return jax.jit(functools.partial(run, name))
-
-
-@pytest.mark.parametrize("name", OBJECTIVES)
-class TestEveryObjective:
-    def test_reward_is_finite_one_a_row_and_the_state_keeps_its_shape(self, name):
-        objective, state, batch = OBJECTIVES[name], started(name), make_batch()
-        assert isinstance(objective, Objective)
-        after_fit, _ = jax.eval_shape(objective.fit, state, batch, jax.random.key(1))
-        after_reward, _ = jax.eval_shape(objective.reward, state, batch, jax.random.key(1))
-        described = [jax.tree.map(lambda x: (x.shape, x.dtype), s) for s in (state, after_fit, after_reward)]
-        assert described[0] == described[1] == described[2]
-        _, (reward, metrics) = compiled(name)(state, batch, jax.random.key(2))
-        assert reward.shape == (40, ROWS)
-        assert np.all(np.isfinite(reward))
-        assert all(np.shape(value) == (40,) and np.all(np.isfinite(value)) for value in metrics.values())
-
-    def test_jit_and_scan_change_nothing_and_the_same_key_gives_the_same_bits(self, name):
-        state, batch, key = started(name), make_batch(), jax.random.key(3)
-        _, (scanned, _) = compiled(name)(state, batch, key)
-        np.testing.assert_array_equal(scanned, compiled(name)(state, batch, key)[1][0])
-        for number in range(3):
-            state, (reward, _) = step(OBJECTIVES[name], state, batch, jax.random.split(key, 40)[number])
-            np.testing.assert_allclose(scanned[number], reward, rtol=2e-3, atol=1e-3)
-
-    def test_seeds_train_together_as_they_do_alone(self, name):
-        batch, keys = make_batch(), jnp.stack([jax.random.key(seed) for seed in range(3)])
-        states = [started(name, seed) for seed in range(3)]
-        together = jax.tree.map(lambda *arrays: jnp.stack(arrays), *states)
-        described = jax.eval_shape(jax.vmap(functools.partial(init, name)), keys)
-        assert jax.tree.map(jnp.shape, described) == jax.tree.map(jnp.shape, together)
-        _, (rewards, _) = jax.jit(jax.vmap(functools.partial(run, name), (0, None, 0)))(together, batch, keys)
-        for state, key, reward in zip(states, keys, rewards, strict=True):
-            _, (alone, _) = compiled(name)(state, batch, key)
-            np.testing.assert_allclose(reward[:3], alone[:3], rtol=2e-3, atol=1e-3)
-
-    def test_fitting_lowers_the_loss(self, name):
-        if name == "extrinsic":
-            pytest.skip("nothing is fitted")
-        _, (_, metrics) = compiled(name)(started(name), make_batch(), jax.random.key(4))
-        assert metrics["loss"][-10:].mean() < metrics["loss"][:10].mean()
-
-    @pytest.mark.parametrize("centre", [0.0, 100.0])
-    def test_one_state_and_one_skill_stay_finite(self, name, centre):
-        batch = make_batch(spread=0.0, centre=centre)
-        batch = batch._replace(action=jnp.zeros((ROWS, 2)), skill=jnp.tile(jnp.eye(4)[1], (ROWS, 1)))
-        everything = compiled(name)(started(name), batch, jax.random.key(5))
-        assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(everything))
-
-    def test_whitening_networks_see_what_they_are_fitted_on(self, name):
-        whitening = dataclasses.replace(SMALL, normalize=True)
-        fields = {field.name for field in dataclasses.fields(OBJECTIVES[name])} & {"network", "density"}  # type: ignore[arg-type]
-        objective = dataclasses.replace(OBJECTIVES[name], **dict.fromkeys(fields, whitening))  # type: ignore[type-var]
-
-        def fitted(key):
-            state = objective.init(key, ENV)
-            return state, objective.fit(state, make_batch(), key)[0]
-
-        before, after = jax.eval_shape(fitted, jax.random.key(0))
-        assert jax.tree.map(jnp.shape, before) == jax.tree.map(jnp.shape, after)
-
-    def test_no_array_stands_twice_in_a_state(self, name):
-        """Donating such a state would fail."""
-        arrays = jax.make_jaxpr(functools.partial(init, name))(jax.random.key(0)).jaxpr.outvars
-        assert len({id(array) for array in arrays}) == len(arrays)
 
 
 def weights(*sizes):

@@ -11,6 +11,7 @@ Options = TypeVar("Options")
 HELP = {
     "maze": "learn skills in a 2-D maze and draw them (the paper's maze study)",
     "pretrain": "learn skills on robots without a reward: any method, seeds together",
+    "plot": "draw learning curves of pretraining runs",
     "envs": "show the environments",
     "methods": "show the methods and their options",
     "theory": "check the paper's theorems numerically",

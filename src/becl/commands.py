@@ -175,6 +175,92 @@ def pretrain_command(command: PretrainCommand) -> int:
     return run_pretraining(made, out)
 
 
+@dataclass(frozen=True)
+class PlotCommand:
+    """Draw learning curves of pretraining runs: intrinsic reward, states visited and the task's reward."""
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Folders of `becl pretrain`, finished or not."""
+    out: Path | None = None
+    """Figure, as PNG and SVG; curves.png in the first folder by default."""
+
+
+def plot_command(command: PlotCommand) -> int:
+    from becl import figures
+
+    if not command.runs:
+        raise UserError("no runs to plot: name folders of becl pretrain")
+    folders = [folder.resolve() for folder in command.runs]
+    if repeated := [str(one) for one, path in zip(command.runs, folders, strict=True) if folders.count(path) > 1]:
+        raise UserError(f"{repeated[0]} given more than once")
+    labels = run_labels(command.runs, [read_config(folder) for folder in command.runs])
+    columns = [read_metrics(folder) for folder in command.runs]
+    out = command.out or command.runs[0] / "curves.png"
+    _check_writable(out.parent)
+    stem = out.with_suffix("") if out.suffix in (".png", ".svg") else out
+    for path in figures.save(figures.pretraining_curves(dict(zip(labels, columns, strict=True))), stem):
+        print(path)
+    return 0
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The configuration of a pretraining run."""
+    import json
+
+    try:
+        config = json.loads((folder / "config.json").read_text())
+    except OSError as error:
+        raise UserError(f"{folder} holds no run: config.json: {error.strerror}") from None
+    except ValueError:
+        raise UserError(f"{folder}/config.json is damaged") from None
+    if not isinstance(config, dict) or config.get("command") != "pretrain" or not {"method", "env"} <= config.keys():
+        raise UserError(f"{folder} holds no pretraining run")
+    return config
+
+
+def read_metrics(folder: Path) -> dict[str, Any]:
+    """The columns of metrics.csv: `step` [points], the others [seeds, points], NaN where nothing was measured."""
+    import csv
+
+    import numpy as np
+
+    path = folder / "metrics.csv"
+    try:
+        text = path.read_text()
+        whole = text[: text.rfind("\n") + 1]  # A run may be in the middle of a line.
+        rows = {(int(row["step"]), int(row["seed"])): row for row in csv.DictReader(whole.splitlines(), restval="?")}
+        names = next(iter(rows.values())).keys() - {"step", "seed"} if rows else set()
+        seeds = sorted({seed for _, seed in rows})
+        steps = [step for step in sorted({step for step, _ in rows}) if all((step, seed) in rows for seed in seeds)]
+        columns = {
+            name: np.array([[float(rows[step, seed][name] or "nan") for step in steps] for seed in seeds])
+            for name in sorted(names)
+        }
+    except OSError as error:
+        raise UserError(f"{folder} has no metrics: {path.name}: {error.strerror}") from None
+    except (KeyError, TypeError, ValueError):
+        raise UserError(f"{path} is damaged") from None
+    if not steps:
+        raise UserError(f"{path} has no rows yet: the first comes after the random steps of the run")
+    if "reward" not in columns:
+        raise UserError(f"{path} is damaged: no column reward")
+    return columns | {"step": np.array(steps, float)}
+
+
+def run_labels(folders: Sequence[Path], configs: Sequence[dict[str, Any]]) -> list[str]:
+    """Method, environment where they differ, and as much of the folder as it takes to tell runs apart."""
+    several = len({config["env"] for config in configs}) > 1
+    labels = [config["method"] + (f" {config['env']}" if several else "") for config in configs]
+    for name in (lambda folder: folder.resolve().name, str):
+        labelled = [
+            f"{label} ({name(folder)})" if labels.count(label) > 1 else label
+            for label, folder in zip(labels, folders, strict=True)
+        ]
+        if len({*labelled}) == len(labelled):
+            return labelled
+    return labelled
+
+
 def parse_seeds(text: str) -> tuple[int, ...]:
     """`5` is seeds 0 to 4, `100:105` a range, `3,7,9` a list."""
     try:
@@ -306,6 +392,7 @@ def _check_writable(folder: Path) -> None:
 COMMANDS: dict[str, tuple[type, Any]] = {
     "maze": (MazeCommand, maze_command),
     "pretrain": (PretrainCommand, pretrain_command),
+    "plot": (PlotCommand, plot_command),
     "envs": (EnvsCommand, envs_command),
     "methods": (MethodsCommand, methods_command),
     "theory": (TheoryCommand, theory_command),

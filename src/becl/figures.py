@@ -1,4 +1,4 @@
-"""The pictures of the maze study: trajectories by skill, estimates by method, and the mazes.
+"""The pictures: trajectories by skill, estimates by method, the mazes, and curves of training.
 
 Every function takes plain arrays and returns a matplotlib `Figure` that belongs to nobody else (no
 pyplot, no display); `save` writes it. Trajectories are arrays [skills, episodes, time, 2]. Sizes
@@ -20,6 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgb, to_rgba
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import PathPatch
 from matplotlib.textpath import TextPath
 
@@ -551,6 +552,91 @@ def learning_curves(curves: Mapping[str, Float[np.ndarray, "_ points"]], cycles:
     figure.supxlabel("cycle", size=STYLE["font.size"])
     figure.supylabel("intrinsic reward a step", size=STYLE["font.size"])
     return figure
+
+
+Columns = Mapping[str, Float[np.ndarray, "..."]]
+
+
+@matplotlib.rc_context(STYLE)
+def pretraining_curves(runs: Mapping[str, Columns]) -> Figure:
+    """Intrinsic reward, states visited and the task's reward of runs by label: a thin line a seed, the mean bold.
+
+    A run is the columns of its metrics: `step` [points], the others [seeds, points], NaN where nothing was measured.
+    Where all runs have them the second plot shows `coverage`, else `cells`; the third `return`, else `extrinsic`.
+    """
+    styles = _method_styles(list(runs))
+    farthest = max(float(run["step"][-1]) for run in runs.values())
+    unit, unit_name = (1e6, "millions") if farthest >= 1e6 else (1e3, "thousands")
+    visited = _first_of_all(runs, "coverage", "cells")
+    task = _first_of_all(runs, "return", "extrinsic")
+    rows = math.ceil(len(runs) / min(4, max(1, 110 // max(map(len, runs)))))  # About 110 letters fit beside each other.
+    figure = Figure(figsize=(PAGE_WIDTH, 2.05 + 0.15 * rows), layout="constrained")
+    places = figure.subplots(1, 3)
+    for axes, name in zip(places, ("reward", visited, task), strict=True):
+        for label, run in runs.items():
+            if name in run:
+                _draw_seeds(axes, np.asarray(run["step"]) / unit, np.asarray(run[name]), styles[label][0])
+        axes.set_title(PRETRAINING_TITLES[name], weight="bold")
+        axes.set_xlim(0, farthest / unit)
+    rewards = [np.abs(run["reward"][np.isfinite(run["reward"])]) for run in runs.values()]
+    _spread_scales(places[0], [float(np.median(size)) for size in rewards if size.size])
+    places[1].set_ylim(bottom=0)
+    if visited == "coverage":
+        places[1].yaxis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
+    places[1].set_xlabel(f"environment steps a seed ({unit_name})")
+    handles = [Line2D([], [], color=color, linewidth=1.4) for color, _ in styles.values()]
+    columns = math.ceil(len(runs) / rows)
+    figure.legend(handles, _with_seeds(runs), loc="outside lower center", ncols=columns, columnspacing=1.5)
+    return figure
+
+
+PRETRAINING_TITLES = {
+    "reward": "intrinsic reward",
+    "coverage": "coverage",
+    "cells": "cells visited",
+    "return": "task's return an episode",
+    "extrinsic": "task's reward in a batch",
+}
+
+
+def _first_of_all(runs: Mapping[str, Columns], name: str, otherwise: str) -> str:
+    """A column's name if every run has numbers in it."""
+    everywhere = all(name in run and np.isfinite(run[name]).any() for run in runs.values())
+    return name if everywhere else otherwise
+
+
+def _draw_seeds(
+    axes: Axes, when: Float[np.ndarray, " points"], values: Float[np.ndarray, "seeds points"], color: str
+) -> None:
+    def line(values: Float[np.ndarray, " points"], width: float, alpha: float = 1.0) -> None:
+        known = np.isfinite(values)  # Gaps are bridged: an episode may end in one interval of many.
+        marker = "o" if known.sum() == 1 else ""
+        axes.plot(
+            when[known], values[known], color=color, linewidth=width, alpha=alpha, marker=marker, markersize=2 * width
+        )
+
+    if len(values) > 1:
+        for one in values:
+            line(one, 0.5, 0.5)
+    known = np.isfinite(values)
+    number = np.where(known.any(0), known.sum(0), np.nan)
+    line(np.where(known, values, 0.0).sum(0) / number, 1.4)
+
+
+def _spread_scales(axes: Axes, sizes: Sequence[float]) -> None:
+    """A logarithmic axis where methods' rewards are of different orders, so that none is a flat line."""
+    sizes = [size for size in sizes if size > 0]
+    if not sizes or max(sizes) < 20 * min(sizes):
+        return
+    if axes.dataLim.y0 > 0:
+        axes.set_yscale("log")
+    else:
+        axes.set_yscale("symlog", linthresh=min(sizes))
+
+
+def _with_seeds(runs: Mapping[str, Columns]) -> list[str]:
+    counts = [len(run["reward"]) for run in runs.values()]
+    return [f"{label}, {n} seed{'s' if n > 1 else ''}" for label, n in zip(runs, counts, strict=True)]
 
 
 def save(figure: Figure, path: str | Path) -> tuple[Path, Path]:

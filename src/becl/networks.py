@@ -42,29 +42,35 @@ def compute_dtype() -> jnp.dtype:
     return jnp.dtype(jnp.bfloat16 if _PRECISION.get() == "bf16" else jnp.float32)
 
 
+# Products with fewer rows of weights cost little, and what comes in (observations, codes) is worth more bits.
+THIN = 128
+
+
 def product(
     x: Float[Array, "*batch in"], weight: Float[Array, "in out"], exact: bool = False
 ) -> Float[Array, "*batch out"]:
     """x·W in the precision of the day; `exact` results are not rounded to it, as outputs should not be."""
-    dtype = compute_dtype()
-    return _product(x.astype(dtype), weight.astype(dtype), jnp.dtype(jnp.float32) if exact else dtype)
+    return _product(x, weight, compute_dtype(), jnp.dtype(jnp.float32) if exact else compute_dtype())
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _product(x: Array, weight: Array, result: jnp.dtype) -> Array:
-    return jnp.matmul(x, weight, preferred_element_type=result)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _product(x: Array, weight: Array, dtype: jnp.dtype, result: jnp.dtype) -> Array:
+    if len(weight) < THIN:
+        return jnp.matmul(x, weight).astype(result)
+    return jnp.matmul(x.astype(dtype), weight.astype(dtype), preferred_element_type=result)
 
 
-def _product_backward(result: jnp.dtype, kept: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
-    """In the precision of the factors, which JAX would not do where the result has more."""
+def _product_backward(dtype: jnp.dtype, result: jnp.dtype, kept: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
+    """Gradients are computed in the given type always, which JAX would not do where the result has more bits."""
     del result
     x, weight = kept
-    g = g.astype(x.dtype)
+    g = g.astype(dtype)
     rows = math.prod(x.shape[:-1])
-    return g @ weight.T, x.reshape(rows, -1).T @ g.reshape(rows, -1)
+    slope = x.reshape(rows, -1).T.astype(dtype) @ g.reshape(rows, -1)
+    return (g @ weight.T.astype(dtype)).astype(x.dtype), slope.astype(weight.dtype)
 
 
-_product.defvjp(lambda x, weight, result: (_product(x, weight, result), (x, weight)), _product_backward)
+_product.defvjp(lambda x, weight, *types: (_product(x, weight, *types), (x, weight)), _product_backward)
 
 
 @jax.custom_vjp
