@@ -1,6 +1,7 @@
 """Every method through the registry, and every formula against a loop written from its paper."""
 
 import dataclasses
+import functools
 import json
 from pathlib import Path
 
@@ -10,34 +11,50 @@ import numpy as np
 import pytest
 
 from becl.envs.spec import EnvSpec
-from becl.networks import Network
-from becl.objectives import METHODS, Batch, MazeStudy
+from becl.errors import UserError
+from becl.networks import Network, computing
+from becl.objectives import METHODS, Batch, MazeStudy, Objective
 from becl.objectives import becl as becl_file
 from becl.objectives.becl import BeCL, negative_mass
 from becl.objectives.becl_released_maze import BeCLReleasedMaze
 from becl.objectives.cic import CIC, transition_nce
 from becl.objectives.dads import DADS
 from becl.objectives.diayn import DIAYN
+from becl.objectives.extrinsic import Extrinsic
 from becl.objectives.particles import init_scale, nearest_distances, particle_reward, update_scale
+from becl.objectives.proto import ProtoRL
+from becl.objectives.smm import SMM
+from becl.pretrain import spec_classes
 from becl.skills import OneHot
+from becl.specs import from_dict, to_dict
+from becl.study import make_run
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "algo.json").read_text())
 ENV = EnvSpec(obs_dim=3, action_dim=2, episode_length=10)
 SMALL = Network((16, 16), "uniform")
 
 
+SIZES = {"feature_dim": 5, "code_dim": 5, "prototypes": 8, "queue": 40, "head": (16,), "episode_length": 10}
+
+
 def small(objective):
-    """The method with tiny networks and four skills."""
-    known = {field.name for field in dataclasses.fields(objective)}
-    sizes = {"network": SMALL, "skills": OneHot(4), "feature_dim": 5, "episode_length": 10}
-    return dataclasses.replace(objective, **{k: v for k, v in sizes.items() if k in known})
+    """The method with tiny networks and four skills, or as many dimensions of continuous ones."""
+    values = {field.name: getattr(objective, field.name) for field in dataclasses.fields(objective)}
+    sizes = {name: size for name, size in SIZES.items() if values.get(name) is not None}
+    for name, value in values.items():
+        if isinstance(value, Network):
+            sizes[name] = dataclasses.replace(value, hidden=(16,) * len(value.hidden))
+    if objective.skills.dim:
+        sizes["skills"] = dataclasses.replace(objective.skills, dim=4)
+    return dataclasses.replace(objective, **sizes)
 
 
 def every_objective():
+    """Every method as it pretrains, and as the maze study has it: other networks, and one-hot skills for all."""
     for name, method in METHODS.items():
         yield pytest.param(small(method.objective), id=name)
-        if method.maze is not None and method.maze.objective is not None:
-            yield pytest.param(small(method.maze.objective), id=f"{name}, maze")
+        if method.maze is not None:
+            yield pytest.param(small(make_run(name, "square_a", 4).objective), id=f"{name}, maze")
 
 
 def make_batch(seed=0, episodes=12, steps=10, skills=4, apart=0.0) -> Batch:
@@ -54,69 +71,136 @@ def make_batch(seed=0, episodes=12, steps=10, skills=4, apart=0.0) -> Batch:
         skill=jnp.repeat(jax.nn.one_hot(index, skills), steps, axis=0),
         trajectory=jnp.repeat(jnp.arange(episodes), steps),
         progress=jnp.tile(jnp.arange(1, steps + 1) / steps, episodes),
-        reward=jnp.zeros(episodes * steps),
+        reward=jnp.asarray(rng.normal(size=episodes * steps), jnp.float32),
     )
+
+
+def batch_for(objective, **kwargs) -> Batch:
+    """The batch with skills of the method's own space: four of them, or none where it has none."""
+    batch, space = make_batch(**kwargs), objective.skills
+    four = jnp.eye(4) if isinstance(space, OneHot) else space.sample(jax.random.key(0), 4)
+    return batch._replace(skill=four[jnp.argmax(batch.skill, 1)])
+
+
+def degenerate(batch: Batch) -> dict[str, Batch]:
+    """Batches that a run may meet and a formula may divide by zero on."""
+    rows = jnp.arange(len(batch.progress))
+    alike = Batch(*(jnp.broadcast_to(x[0], x.shape) for x in batch))
+    one_skill = batch._replace(skill=alike.skill)
+    return {
+        "one skill": one_skill,
+        "a skill seen once": batch._replace(skill=jnp.where(rows[:, None] == 0, batch.skill[0], batch.skill[10])),
+        "one trajectory": one_skill._replace(trajectory=alike.trajectory, progress=(rows + 1) / len(rows)),
+        "a trajectory a row": batch._replace(trajectory=rows),
+        "one state": batch._replace(obs=alike.obs, next_obs=alike.obs),
+        "one state, at the origin": batch._replace(obs=0 * batch.obs, next_obs=0 * batch.obs),
+        "one state, far out": batch._replace(obs=100 + alike.obs, next_obs=100 + alike.obs),
+        "one transition": alike,
+    }
+
+
+def start(objective, key):
+    return objective.init(key, ENV)  # Not compiled as a whole: objectives share most of its pieces.
+
+
+def step(objective, state, batch, key):
+    fit_key, reward_key = jax.random.split(key)
+    state, metrics = objective.fit(state, batch, fit_key)
+    state, reward = objective.reward(state, batch, reward_key)
+    return state, (reward, metrics)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def run(objective, state, batch, key):
+    """Sixty steps of fit and reward, compiled once an objective for most of its tests."""
+    return jax.lax.scan(lambda state, key: step(objective, state, batch, key), state, jax.random.split(key, 60))
+
+
+def described(tree):
+    return jax.tree.map(lambda x: (x.shape, x.dtype), tree)
+
+
+def assert_same_reward(objective, reward, expected):
+    """Up to rounding. A state's distance to itself is a rounding error of the Gram matrix, up to 5e-4 of its norm."""
+    atol = 2e-3 if hasattr(objective, "neighbours") else 1e-4
+    np.testing.assert_allclose(reward, expected, rtol=2e-3, atol=atol)
 
 
 @pytest.mark.parametrize("objective", [*every_objective()])
 class TestEveryObjective:
     def test_reward_is_finite_one_a_row_and_the_state_keeps_its_shape(self, objective):
-        batch = make_batch()
-        state = objective.init(jax.random.key(0), ENV)
-        after_fit, metrics = objective.fit(state, batch, jax.random.key(1))
-        after_reward, reward = objective.reward(after_fit, batch, jax.random.key(2))
-        assert reward.shape == (120,)
+        assert isinstance(objective, Objective)
+        state, batch = start(objective, jax.random.key(0)), batch_for(objective)
+        after_fit, _ = jax.eval_shape(objective.fit, state, batch, jax.random.key(1))
+        after_reward, _ = jax.eval_shape(objective.reward, state, batch, jax.random.key(1))
+        after_run, (reward, metrics) = run(objective, state, batch, jax.random.key(1))
+        assert described(state) == described(after_fit) == described(after_reward) == described(after_run)
+        assert reward.shape == (60, 120)
         assert np.all(np.isfinite(reward))
-        assert all(np.shape(value) == () and np.isfinite(value) for value in metrics.values())
-        shapes = [jax.tree.map(lambda x: (x.shape, x.dtype), s) for s in (state, after_fit, after_reward)]
-        assert shapes[0] == shapes[1] == shapes[2]
+        assert all(np.shape(value) == (60,) and np.all(np.isfinite(value)) for value in metrics.values())
 
-    def test_jit_changes_nothing_and_the_same_key_gives_the_same_bits(self, objective):
-        batch = make_batch()
-
-        def both(key):
-            state, _ = objective.fit(objective.init(key, ENV), batch, key)
-            return objective.reward(state, batch, key)[1]
-
-        compiled = jax.jit(both)
-        np.testing.assert_array_equal(compiled(jax.random.key(3)), compiled(jax.random.key(3)))
-        np.testing.assert_allclose(both(jax.random.key(3)), compiled(jax.random.key(3)), rtol=2e-3, atol=1e-4)
+    def test_jit_and_scan_change_nothing_and_the_same_key_gives_the_same_bits(self, objective):
+        state, batch, key = start(objective, jax.random.key(3)), batch_for(objective), jax.random.key(4)
+        _, (rewards, _) = run(objective, state, batch, key)
+        np.testing.assert_array_equal(rewards, run(objective, state, batch, key)[1][0])
+        for number in range(2):
+            state, (reward, _) = step(objective, state, batch, jax.random.split(key, 60)[number])
+            assert_same_reward(objective, rewards[number], reward)
 
     def test_seeds_train_together_as_they_do_alone(self, objective):
-        batch = make_batch()
-
-        def both(key):
-            state, _ = objective.fit(objective.init(key, ENV), batch, key)
-            return objective.reward(state, batch, key)[1]
-
-        keys = jax.random.split(jax.random.key(0), 3)
-        together = jax.jit(jax.vmap(both))(keys)
-        alone = jnp.stack([jax.jit(both)(key) for key in keys])
-        np.testing.assert_allclose(together, alone, rtol=2e-3, atol=1e-4)
+        batch, keys = batch_for(objective), jax.random.split(jax.random.key(0), 3)
+        first = jax.vmap(lambda key: jax.random.split(key, 60)[0])(keys)
+        states = jax.vmap(functools.partial(start, objective))(keys)
+        _, (together, _) = jax.jit(jax.vmap(functools.partial(step, objective), (0, None, 0)))(states, batch, first)
+        for key, reward in zip(keys, together, strict=True):
+            _, (alone, _) = run(objective, start(objective, key), batch, key)
+            assert_same_reward(objective, reward, alone[0])
 
     def test_fitting_lowers_the_loss_on_separable_skills(self, objective):
+        if isinstance(objective, Extrinsic):
+            pytest.skip("nothing is fitted")
         if isinstance(objective, CIC) and not objective.train_encoder:
             pytest.skip("this variant does not train its encoder")
-        batch = make_batch(apart=3.0)
-        state = objective.init(jax.random.key(0), ENV)
-        step = jax.jit(objective.fit)
-        state, first = step(state, batch, jax.random.key(1))
-        for number in range(60):
-            state, _ = step(state, batch, jax.random.key(number))
-        _, last = step(state, batch, jax.random.key(60))
-        assert last["loss"] < first["loss"]
+        state, batch = start(objective, jax.random.key(0)), batch_for(objective, apart=3.0)
+        _, (_, metrics) = run(objective, state, batch, jax.random.key(1))
+        assert metrics["loss"][-1] < metrics["loss"][0]
 
     def test_order_of_the_batch_does_not_matter(self, objective):
         if isinstance(objective, BeCLReleasedMaze) or getattr(objective, "positive", "") in ("first", "random"):
             pytest.skip("this formula looks at the order of the batch")
-        batch = make_batch()
-        state = objective.init(jax.random.key(0), ENV)
+        if isinstance(objective, SMM | ProtoRL):
+            pytest.skip("this formula draws something for each row")
+        state, batch = start(objective, jax.random.key(0)), batch_for(objective)
         order = np.random.default_rng(0).permutation(len(batch.progress))
         shuffled = Batch(*(x[order] for x in batch))
-        reward = objective.reward(state, batch, jax.random.key(1))[1]
-        np.testing.assert_allclose(
-            objective.reward(state, shuffled, jax.random.key(1))[1], reward[order], rtol=1e-3, atol=1e-5
-        )
+        price = jax.jit(objective.reward)
+        reward = price(state, batch, jax.random.key(1))[1]
+        np.testing.assert_allclose(price(state, shuffled, jax.random.key(1))[1], reward[order], rtol=1e-3, atol=1e-5)
+
+    def test_degenerate_batches_leave_everything_finite(self, objective):
+        state = start(objective, jax.random.key(0))
+        for name, batch in degenerate(batch_for(objective)).items():
+            after, (reward, metrics) = run(objective, state, batch, jax.random.key(1))
+            broken = [x for x in jax.tree.leaves((after, reward, metrics)) if not np.all(np.isfinite(x))]
+            assert not broken, name
+
+    def test_whitening_networks_keep_their_structure(self, objective):
+        networks = {f.name: getattr(objective, f.name) for f in dataclasses.fields(objective)}
+        networks = {name: value for name, value in networks.items() if isinstance(value, Network)}
+        whitening = {name: dataclasses.replace(value, normalize=True) for name, value in networks.items()}
+        objective = dataclasses.replace(objective, **whitening)
+        state = jax.eval_shape(functools.partial(objective.init, env=ENV), jax.random.key(0))
+        after, _ = jax.eval_shape(functools.partial(step, objective), state, batch_for(objective), jax.random.key(0))
+        assert described(after) == described(state)
+
+    def test_no_array_stands_twice_in_a_state(self, objective):
+        """Donating such a state would fail."""
+        arrays = jax.make_jaxpr(functools.partial(objective.init, env=ENV))(jax.random.key(0)).jaxpr.outvars
+        assert len({id(array) for array in arrays}) == len(arrays)
+
+    def test_spec_survives_json(self, objective):
+        classes = spec_classes() | {"BeCLReleasedMaze": BeCLReleasedMaze}
+        assert from_dict(json.loads(json.dumps(to_dict(objective))), classes) == objective
 
 
 @pytest.mark.parametrize("name", ["becl", "becl-paper", "becl-released", "diayn", "dads"])
@@ -294,6 +378,140 @@ def test_released_maze_formula_by_loops():
         last = f[10 * (i // 10) + 9]
         expected.append(np.exp(f[i] * last).sum() / (negative + 1e-6) + 1e-6)
     np.testing.assert_allclose(objective.reward(state, batch, jax.random.key(0))[1], expected, rtol=1e-4)
+
+
+def masked_scores():
+    """Scores, masks and rows without any masked state, at sizes that temperatures of 1 and 0.01 make."""
+    for scale in (1.0, 100.0):
+        mask = np.random.default_rng(1).random((6, 9)) < 0.5
+        mask[2] = False
+        mask[4] = np.arange(9) == 3
+        yield scale * jax.random.normal(jax.random.key(0), (6, 9)), jnp.asarray(mask)
+
+
+def test_log_sum_exp_by_the_plain_formula():
+    for scores, mask in masked_scores():
+        weights = jnp.where(mask.any(1), jnp.arange(1.0, 7.0), 0.0)
+
+        def plain(s, mask=mask, weights=weights):
+            return jnp.sum(weights * jax.nn.logsumexp(jnp.where(mask, s, -1e30), 1))
+
+        got = becl_file.log_sum_exp(scores, mask)
+        expected = jax.nn.logsumexp(jnp.where(mask, scores, -jnp.inf), 1)
+        np.testing.assert_allclose(got[mask.any(1)], expected[mask.any(1)], rtol=1e-5, atol=1e-5)
+        assert np.all(got[~mask.any(1)] <= becl_file.NO_SCORE)
+        slope = jax.grad(lambda s, m=mask, w=weights: jnp.sum(w * becl_file.log_sum_exp(s, m)))(scores)
+        np.testing.assert_allclose(slope, jax.grad(plain)(scores), rtol=1e-4, atol=1e-5)
+        everywhere = jax.grad(lambda s, m=mask: becl_file.log_sum_exp(s, m).sum())(scores)
+        assert np.all(np.isfinite(everywhere))
+        np.testing.assert_array_equal(everywhere[2], 0)
+
+
+def test_largest_by_the_plain_formula():
+    for scores, mask in masked_scores():
+        expected = [max((float(s) for s, m in zip(*row, strict=True) if m), default=-np.inf)
+                    for row in zip(scores, mask, strict=True)]  # fmt: skip
+        np.testing.assert_array_equal(becl_file.largest(scores, mask), np.array(expected, np.float32))
+        slope = jax.grad(lambda s, m=mask: becl_file.largest(s, m) @ jnp.arange(1.0, 7.0))(scores)
+        plain = jax.grad(lambda s, m=mask: jnp.max(jnp.where(m, s, -1e30), 1) @ jnp.arange(1.0, 7.0))(scores)
+        np.testing.assert_array_equal(slope, plain)
+        np.testing.assert_array_equal(slope[2], 0)
+
+
+def test_similarities_by_the_plain_formula():
+    anchors, features, weights = (
+        jax.random.normal(jax.random.key(k), s) for k, s in enumerate([(4, 5), (7, 5), (4, 7)])
+    )
+    np.testing.assert_allclose(becl_file.similarities(anchors, features), anchors @ features.T, rtol=1e-6)
+    slopes = [
+        jax.grad(lambda a, f, function=function: jnp.sum(weights * function(a, f)), (0, 1))(anchors, features)
+        for function in (becl_file.similarities, lambda a, f: jnp.einsum("ad,bd->ab", a, f))
+    ]
+    jax.tree.map(lambda got, expected: np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6), *slopes)
+    with computing("bf16"):
+        coarse = jax.grad(lambda a: jnp.sum(weights * becl_file.similarities(a, features)))(anchors)
+    assert coarse.dtype == jnp.float32
+    np.testing.assert_allclose(coarse, slopes[1][0], atol=0.05)
+
+
+def unit_features(count):
+    features = jax.random.normal(jax.random.key(0), (count, 5))
+    return features / jnp.linalg.norm(features, axis=1, keepdims=True)
+
+
+def candidates_of(i, skill, trajectory):
+    """Other states of the skill from other trajectories, else from the same."""
+    same = [j for j in range(len(skill)) if skill[j] == skill[i] and j != i]
+    return [j for j in same if trajectory[j] != trajectory[i]] or same
+
+
+@pytest.mark.parametrize("positive", ["mean", "random"])
+@pytest.mark.parametrize("temperature", [0.5, 0.05])
+def test_released_denominator_with_other_positives_by_loops(positive, temperature):
+    """e_p / (Σ_{j≠i} e_j + 1e-6) + 1e-6 with scores shifted by their largest; the last skill has a single state."""
+    batch = make_batch(episodes=6, steps=4)
+    skill, trajectory = np.array(jnp.argmax(batch.skill, 1)), np.asarray(batch.trajectory)
+    skill[-1] = 4
+    batch = batch._replace(skill=jax.nn.one_hot(skill, 5))
+    unit, key = unit_features(24), jax.random.key(3)
+    objective = BeCL(OneHot(5), temperature, positive=positive, denominator="all")
+    loss, reward = objective.contrast(unit, unit, batch, jnp.arange(24), key)
+    scores = np.asarray(unit, np.float64) @ np.asarray(unit, np.float64).T / temperature
+    priorities = np.asarray(jax.random.uniform(key, (8, 24)))
+    for i in range(24):
+        candidates = candidates_of(i, skill, trajectory)
+        if positive == "random" and candidates:
+            candidates = [max(candidates, key=priority.__getitem__) for priority in priorities]
+        others = [scores[i, j] for j in range(24) if j != i]
+        total = sum(np.exp(s - max(others)) for s in others) + 1e-6
+        ratios = [np.exp(scores[i, j] - max(others)) / total + 1e-6 for j in candidates]
+        np.testing.assert_allclose(loss[i], -np.mean(np.log(ratios)) if ratios else 0.0, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(reward[i], np.mean(ratios) if ratios else 0.0, rtol=1e-3, atol=1e-6)
+    assert loss[-1] == reward[-1] == 0
+
+
+def test_released_denominator_with_the_mean_is_finite_at_low_temperature():
+    """States at right angles: the anchor's own score is 1/κ above all others."""
+    skill = jnp.eye(2)[jnp.array([0, 0, 1, 1])]
+    zeros = jnp.zeros((4, 1))
+    batch = Batch(zeros, zeros, zeros, skill, jnp.arange(4), jnp.ones(4), jnp.zeros(4))
+    objective = BeCL(OneHot(2), 0.01, positive="mean", denominator="all")
+
+    def losses(features):
+        return objective.contrast(features, features, batch, jnp.arange(4), jax.random.key(0))
+
+    loss, reward = losses(jnp.eye(4))
+    np.testing.assert_allclose(loss, np.log(3), rtol=1e-4)
+    np.testing.assert_allclose(reward, 1 / 3, rtol=1e-4)
+    assert np.all(np.isfinite(jax.grad(lambda f: losses(f)[0].mean())(jnp.eye(4))))
+
+
+@pytest.mark.parametrize("hardness", [0.0, 0.7, 3.0])
+@pytest.mark.parametrize("positive", ["nearest", "mean"])
+def test_batch_denominator_with_hard_negatives_by_loops(hardness, positive):
+    """Each other-skill state counts, with weights ∝ exp(β·score) of mean 1."""
+    batch = make_batch(episodes=6, steps=4)
+    skill, trajectory = np.array(jnp.argmax(batch.skill, 1)), np.asarray(batch.trajectory)
+    unit = unit_features(24)
+    objective = BeCL(OneHot(4), 0.2, positive=positive, denominator="batch", hard_negatives=hardness)
+    loss, reward = objective.contrast(unit, unit, batch, jnp.arange(24), jax.random.key(0))
+    scores = np.asarray(unit, np.float64) @ np.asarray(unit, np.float64).T / 0.2
+    for i in range(24):
+        candidates = [scores[i, j] for j in candidates_of(i, skill, trajectory)]
+        candidates = [max(candidates)] if positive == "nearest" else candidates
+        negatives = [scores[i, j] for j in range(24) if skill[j] != skill[i]]
+        weights = [np.exp(hardness * s) for s in negatives]
+        weights = [w * len(weights) / sum(weights) for w in weights]
+        mass = sum(w * np.exp(s) for w, s in zip(weights, negatives, strict=True))
+        ratios = [np.exp(p) / (np.exp(p) + mass) for p in candidates]
+        np.testing.assert_allclose(loss[i], -np.mean(np.log(ratios)), rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(reward[i], np.mean(ratios), rtol=2e-3, atol=1e-6)
+
+
+def test_hard_negatives_need_negatives():
+    with pytest.raises(UserError, match="hard_negatives"):
+        BeCL(denominator="all", hard_negatives=0.5)
+    assert BeCL(denominator="batch", hard_negatives=0.5).hard_negatives == 0.5
 
 
 # --- The other methods ------------------------------------------------------------------------------------------------

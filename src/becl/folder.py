@@ -70,12 +70,12 @@ def save_arrays(path: Path, tree: Any, about: dict[str, str]) -> None:
     """A tree of arrays as safetensors, with a few words about it."""
     import safetensors.numpy
 
-    arrays = {name: np.ascontiguousarray(array) for name, array in named_arrays(tree).items()}
+    arrays = {name: np.asarray(array, order="C") for name, array in named_arrays(tree).items()}
     write_bytes(path, safetensors.numpy.save(arrays, about))
 
 
 def load_arrays(path: Path, like: Any) -> Any:
-    """A tree shaped like another with the arrays of a file; what the file does not have stays as it is."""
+    """A tree shaped like another with the arrays of a file, which must have all of them and no others."""
     import jax
     import safetensors.numpy
 
@@ -89,9 +89,12 @@ def load_arrays(path: Path, like: Any) -> Any:
     def pick(place: Any, leaf: Any) -> Any:
         name = jax.tree_util.keystr(place, simple=True, separator=".")
         if name not in arrays:
-            return leaf
+            raise UserError(f"{path}: {name} is missing, which this run needs")
         if arrays[name].shape != np.shape(leaf):
             raise UserError(f"{path}: {name} has shape {arrays[name].shape}, not {np.shape(leaf)} as this run needs")
         return jax.numpy.asarray(arrays[name])
 
-    return jax.tree_util.tree_map_with_path(pick, like)
+    tree = jax.tree_util.tree_map_with_path(pick, like)
+    if other := sorted(arrays.keys() - named_arrays(like).keys()):
+        raise UserError(f"{path}: {other[0]} has no place in this run")
+    return tree

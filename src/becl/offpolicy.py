@@ -91,6 +91,8 @@ class OffPolicy:
     """Of matrix products; see `becl.networks.computing`."""
 
     def __post_init__(self) -> None:
+        if self.envs < 1 or self.steps_per_update < 1:
+            raise UserError(f"envs {self.envs}, steps_per_update {self.steps_per_update}: at least 1 is needed")
         if self.envs % self.steps_per_update and self.steps_per_update % self.envs:
             raise UserError(
                 f"envs {self.envs}: with an update every {self.steps_per_update} steps, a multiple or a divisor of "

@@ -92,6 +92,8 @@ def make_pretraining(
         skill_interval=entry.skill_interval,
     )
     if parallel is not None:
+        if parallel < 1:
+            raise UserError(f"--envs {parallel}: at least 1 is needed")
         run = dataclasses.replace(run, envs=parallel)
     if precision is not None:
         run = dataclasses.replace(run, precision=precision)
@@ -187,9 +189,23 @@ def check(made: Pretraining) -> None:
         "feature_dim": getattr(run.objective, "feature_dim", 1),
         "neighbours": getattr(run.objective, "neighbours", 1),
     }
+    for field in dataclasses.fields(run.objective):  # type: ignore[arg-type]
+        value = getattr(run.objective, field.name)
+        if isinstance(value, Network):
+            positive[f"{field.name}.hidden"] = min(value.hidden, default=1)
+        elif isinstance(value, Adam):
+            positive[f"{field.name}.learning_rate"] = value.learning_rate
+        elif field.name == "head" and value is not None:
+            positive["head"] = min(value, default=1)
     for name, value in positive.items():
         if not 0 < value < float("inf"):
             raise UserError(f"{name} {value:g}: must be greater than 0 and finite")
+    if not 0 <= run.random_steps < float("inf"):
+        raise UserError(f"random_steps {run.random_steps}: must not be negative")
+    if not 0 <= run.learner.stddev < float("inf"):
+        raise UserError(f"learner.stddev {run.learner.stddev:g}: must not be negative, and finite")
+    if run.learner.critic_dim not in (1, run.objective.skills.dim):
+        raise UserError(f"learner.critic_dim {run.learner.critic_dim}: 1, or as many as the skill has numbers")
     if not 0 <= run.replay.gamma <= 1:
         raise UserError(f"replay.gamma {run.replay.gamma:g}: must lie in [0, 1]")
     if getattr(run.objective, "neighbours", 0) > run.batch:
@@ -207,7 +223,10 @@ def load_pretraining(out: Path) -> Pretraining:
         raise UserError(f"{path} is damaged") from None
     if not isinstance(config, dict) or config.pop("command", None) != "pretrain":
         raise UserError(f"{out} holds no pretraining run")
-    return from_dict({"spec": "Pretraining", **config}, spec_classes())
+    try:
+        return from_dict({"spec": "Pretraining", **config}, spec_classes())
+    except TypeError:  # Something that has no default is missing.
+        raise UserError(f"{path} is damaged") from None
 
 
 def spec_classes() -> dict[str, type]:
@@ -267,7 +286,7 @@ def check_memory(made: Pretraining) -> str:
     return line
 
 
-def size(number: float) -> str:
+def size(number: int | float) -> str:
     return f"{number / 1e9:.1f} GB" if number >= 1e8 else f"{number / 1e6:.1f} MB"
 
 
@@ -290,20 +309,28 @@ def snapshot_path(out: Path, seed: int, step: int) -> Path:
 
 def save_snapshots(made: Pretraining, out: Path, state: RunState, step: int) -> None:
     """Networks of every seed: what policies, and what rewards are made of. Optimisers and replay are not kept."""
+    bad = []
     for index, seed in enumerate(made.seeds):
         one = jax.tree.map(lambda leaf, index=index: leaf[index], (state.learner, state.objective))
+        networks = without_optimizers({"learner": one[0], "objective": one[1]})
+        if any(np.isnan(leaf).any() for leaf in jax.tree.leaves(networks)):
+            bad.append(seed)
+            continue
         path = snapshot_path(out, seed, step)
         path.parent.mkdir(parents=True, exist_ok=True)
         about = {"env": made.env, "method": made.method, "seed": str(seed), "step": str(step)}
-        save_arrays(path, without_optimizers({"learner": one[0], "objective": one[1]}), about)
+        save_arrays(path, networks, about)
+    if bad:
+        raise Failed(failure(made, out, step, bad))
 
 
 def without_optimizers(tree: Any) -> Any:
     """A tree of named tuples and networks less what only optimisers need."""
     if isinstance(tree, dict):
         return {name: without_optimizers(value) for name, value in tree.items()}
-    fields = getattr(tree, "_fields", ())
-    return tree._replace(**{name: None for name in fields if name in ("opt", "actor_opt", "critic_opt")})
+    if not hasattr(tree, "_fields"):  # The state of a method that learns nothing.
+        return tree
+    return tree._replace(**{name: None for name in tree._fields if name in ("opt", "actor_opt", "critic_opt")})
 
 
 def load_snapshot(made: Pretraining, path: Path) -> tuple[Any, Any]:
@@ -314,8 +341,16 @@ def load_snapshot(made: Pretraining, path: Path) -> tuple[Any, Any]:
         "learner": run.learner.init(learner_key, run.env, run.objective.skills),
         "objective": run.objective.init(objective_key, run.env),
     }
-    loaded = load_arrays(path, fresh)
-    return loaded["learner"], loaded["objective"]
+    loaded = load_arrays(path, without_optimizers(fresh))
+    learner, objective = (with_optimizers(loaded[name], fresh[name]) for name in fresh)
+    return learner, objective
+
+
+def with_optimizers(tree: Any, fresh: Any) -> Any:
+    """A loaded state with what it lacks from a fresh one."""
+    if not hasattr(tree, "_fields"):
+        return tree
+    return tree._replace(**{name: getattr(fresh, name) for name in tree._fields if getattr(tree, name) is None})
 
 
 class Failed(Exception):
@@ -364,9 +399,8 @@ def pretrain(made: Pretraining, out: Path, shown: Progress | None = None) -> boo
 
 
 def failure(made: Pretraining, out: Path, step: int, seeds: Sequence[int]) -> str:
-    snapshots = sorted(
-        (path for seed in seeds for path in (out / f"seed-{seed}").glob("snapshot-*.safetensors")), key=lambda p: p.name
-    )
+    found = (path for seed in seeds for path in (out / f"seed-{seed}").glob("snapshot-*.safetensors"))
+    snapshots = sorted(found, key=lambda path: int(path.stem.partition("-")[2]))
     last = f"the last good snapshot is {snapshots[-1]}" if snapshots else "there is no snapshot yet"
     rate = made.run.learner.optimizer.learning_rate
     advice = f"try --precision float32 or --set learner.optimizer.learning_rate={rate / 3:.1g}"
@@ -421,7 +455,7 @@ class Log:
             row |= {name: float(value[i]) for name, value in means.items()}
             rows.append(row)
         for row, events in zip(rows, self._events, strict=True):
-            events.scalars(step, {name: value for name, value in row.items() if name not in ("step", "seed")})
+            events.scalars(step, {name: float(value) for name, value in row.items() if name not in ("step", "seed")})
         if means:
             # Before the first update there are no losses, and a table has one set of columns.
             text = to_csv([{k: _short(v) for k, v in row.items()} for row in rows], header=not self._columns)

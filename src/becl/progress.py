@@ -61,7 +61,7 @@ class Progress:
     def line(self) -> str:
         elapsed = time.monotonic() - self.began
         rate = self.done / elapsed if elapsed > 0 else 0.0
-        left = (self.total - self.done) / rate if rate else float("inf")
+        left = max(self.total - self.done, 0) / rate if rate else float("inf")
         shown = ", ".join(self.running[:4]) + (", …" if len(self.running) > 4 else "")
         done = f"{self.done:,} of {self.total:,} {self.unit} ({100 * self.done / self.total:.0f} %)"
         parts = (done, f"{rate:.1f}/s" if rate < 100 else f"{rate:,.0f}/s", f"left {clock(left)}", self.note, shown)

@@ -1,0 +1,173 @@
+"""Layers whose gradients are written by hand against JAX's own, what bfloat16 costs, and the optimiser by loops."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from becl.ddpg import DDPG
+from becl.envs.spec import EnvSpec
+from becl.networks import Adam, Network, compute_dtype, computing, init_trunk, product, relu, squash
+from becl.replay import Transitions
+from becl.skills import OneHot
+
+ENV = EnvSpec(obs_dim=3, action_dim=2, episode_length=10)
+
+
+def normal(seed, *shape):
+    return jax.random.normal(jax.random.key(seed), shape)
+
+
+def gradients(function, *args):
+    """Of a sum in which every output counts differently."""
+    weights = normal(99, *jax.eval_shape(function, *args).shape)
+    return jax.grad(lambda *a: jnp.sum(weights * function(*a)), tuple(range(len(args))))(*args)
+
+
+def plain_squash(x, bias, gain, shift):
+    x = x + bias
+    normalized = (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-5)
+    return jnp.tanh(normalized * gain + shift)
+
+
+def far(tree, expected):
+    """Length of the difference in lengths of what is expected."""
+    flat = lambda t: np.concatenate([np.ravel(leaf).astype(float) for leaf in jax.tree.leaves(t)])  # noqa: E731
+    return np.linalg.norm(flat(tree) - flat(expected)) / np.linalg.norm(flat(expected))
+
+
+def dtypes(tree):
+    return {leaf.dtype for leaf in jax.tree.leaves(tree)}
+
+
+# --- Gradients written by hand ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [(6,), (2, 3)])
+def test_squash_is_tanh_of_layer_norm(batch):
+    args = normal(0, *batch, 32), normal(1, 32), 1 + 0.3 * normal(2, 32), 0.3 * normal(3, 32)
+    with computing("float32"):
+        np.testing.assert_allclose(squash(*args), plain_squash(*args), atol=2e-6)
+        for got, expected in zip(gradients(squash, *args), gradients(plain_squash, *args), strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_relu_is_the_larger_of_x_and_zero():
+    x = normal(0, 5, 7)
+    np.testing.assert_array_equal(relu(x), np.maximum(np.asarray(x), 0))
+    np.testing.assert_array_equal(gradients(relu, x)[0], gradients(jax.nn.relu, x)[0])
+    np.testing.assert_array_equal(jax.grad(lambda x: relu(x).sum())(jnp.zeros(3)), 0)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("batch", [(), (4,), (2, 3)])
+def test_product_is_a_matrix_product(batch, exact):
+    x, weight = normal(0, *batch, 5), normal(1, 5, 6)
+    with computing("float32"):
+        np.testing.assert_allclose(product(x, weight, exact), x @ weight, rtol=1e-6, atol=1e-6)
+        got, expected = gradients(lambda x, w: product(x, w, exact), x, weight), gradients(jnp.matmul, x, weight)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), got, expected)
+
+
+# --- Precision --------------------------------------------------------------------------------------------------------
+
+
+def test_precision_ends_with_its_block():
+    assert compute_dtype() == jnp.float32
+    with computing("bf16"):
+        assert compute_dtype() == jnp.bfloat16
+        with computing("float32"):
+            assert compute_dtype() == jnp.float32
+        assert compute_dtype() == jnp.bfloat16
+    with pytest.raises(KeyError), computing("bf16"):
+        raise KeyError
+    assert compute_dtype() == jnp.float32
+
+
+def test_bf16_is_inside_and_float32_outside():
+    x = normal(0, 8, 12)
+    network, trunk = Network((64, 64)).init(jax.random.key(1), 12, 5), init_trunk(jax.random.key(2), 12, 64)
+    with computing("bf16"):
+        assert network.layers[0].hidden(x).dtype == jnp.bfloat16
+        assert trunk(x).dtype == jnp.bfloat16
+        assert product(x, normal(3, 12, 4)).dtype == jnp.bfloat16
+        assert product(x, normal(3, 12, 4), exact=True).dtype == jnp.float32
+        assert network(x).dtype == jnp.float32
+        assert dtypes(Network((64,)).init(jax.random.key(1), 12, 5)) == {jnp.dtype(jnp.float32)}
+
+
+@pytest.mark.parametrize("kind", ["mlp", "trunk"])
+def test_bf16_is_near_float32(kind):
+    x = normal(0, 64, 12)
+    if kind == "mlp":
+        network = Network((128, 128)).init(jax.random.key(1), 12, 5)
+    else:
+        network = init_trunk(jax.random.key(1), 12, 128)
+
+    def value_and_gradient(network):
+        # Far from zero, so that the loss's own gradient is not what rounding makes of a small difference.
+        return network(x), jax.grad(lambda n: jnp.square(n(x).astype(jnp.float32) - 3).mean())(network)
+
+    with computing("float32"):
+        value, grads = value_and_gradient(network)
+    with computing("bf16"):
+        coarse, coarse_grads = value_and_gradient(network)
+    assert 0 < far(coarse, value) < 0.02
+    assert 0 < far(coarse_grads, grads) < 0.02
+    assert dtypes(coarse_grads) == {jnp.dtype(jnp.float32)}
+
+
+def test_an_update_in_bf16_is_near_one_in_float32():
+    learner = DDPG(hidden=128, optimizer=Adam(1e-3))
+    state = learner.init(jax.random.key(0), ENV, OneHot(4))
+    batch = Transitions(
+        obs=normal(1, 64, 3),
+        action=jnp.tanh(normal(2, 64, 2)),
+        reward=1 + normal(3, 64),
+        discount=jnp.full(64, 0.97),
+        next_obs=normal(4, 64, 3),
+        skill=OneHot(4).sample(jax.random.key(5), 64),
+        trajectory=jnp.arange(64),
+        since=jnp.ones(64, jnp.int32),
+    )
+
+    def after(precision):
+        # A function of its own for each: jit does not know of the precision.
+        with computing(precision):
+            return jax.jit(lambda s: learner.update(s, batch, jax.random.key(6)))(state)
+
+    (fine, metrics), (coarse, coarse_metrics) = after("float32"), after("bf16")
+    assert dtypes(coarse) == dtypes(coarse_metrics) == {jnp.dtype(jnp.float32)}
+    for name in ("actor", "critic", "target"):
+        assert 0 < far(getattr(coarse, name), getattr(fine, name)) < 0.02
+    # After one step the optimisers' means are a tenth of the gradients.
+    assert far(coarse.critic_opt.mean, fine.critic_opt.mean) < 0.02
+    assert far(coarse.actor_opt.mean, fine.actor_opt.mean) < 0.1  # Of a difference between critics: noisier.
+    for name in ("critic_loss", "actor_loss", "goal"):
+        np.testing.assert_allclose(coarse_metrics[name], metrics[name], rtol=0.02, atol=2e-3)
+
+
+# --- Adam -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("corrected", [True, False])
+def test_adam_by_loops(corrected):
+    """Kingma and Ba, Algorithm 1; the maze study adds epsilon to the uncorrected root."""
+    rate, eps = 0.01, 1e-3
+    optimizer = Adam(rate, eps, corrected)
+    grads = np.random.default_rng(0).normal(size=(50, 4)) * [10.0, 1.0, 0.1, 0.001]
+    params = {"x": jnp.ones(4)}
+    state = optimizer.init(params)
+    x, m, v = np.ones(4), np.zeros(4), np.zeros(4)
+    for t, g in enumerate(grads, 1):
+        params, state = optimizer.update(params, {"x": jnp.asarray(g, jnp.float32)}, state)
+        m = 0.9 * m + 0.1 * g
+        v = 0.999 * v + 0.001 * g**2
+        if corrected:
+            x = x - rate * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + eps)
+        else:
+            x = x - rate * np.sqrt(1 - 0.999**t) / (1 - 0.9**t) * m / (np.sqrt(v) + eps)
+        np.testing.assert_allclose(np.asarray(params["x"]) - 1, x - 1, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(state.mean["x"], m, rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(state.square["x"], v, rtol=1e-4, atol=1e-10)
+    np.testing.assert_allclose(state.decay, [0.9**50, 0.999**50], rtol=1e-5)
