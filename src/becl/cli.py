@@ -80,7 +80,7 @@ def one_line(report: str) -> str:
     lines = []
     for line in report.splitlines():
         text = line.strip("│╭╮╰╯ ")
-        if set(text) <= set("─ "):
+        if set(text) <= set("─- "):
             break
         if not line.startswith(("╭", "╰")):
             lines.append(text)

@@ -228,10 +228,13 @@ def released_nce(
 ) -> tuple[Float[Array, " anchors"], Float[Array, " anchors"]]:
     """The released URLB formula: e_p/(Σ_{j≠i} e_j + 1e-6) + 1e-6 with scores shifted by their largest."""
     peak = jnp.max(jnp.where(other, scores, -jnp.inf), 1)[:, None]
-    total = jnp.sum(jnp.where(other, jnp.exp(scores - peak), 0.0), 1, keepdims=True)
-    # What has no weight (the anchor itself among all states) may be beyond the largest, and must not overflow.
-    above = jnp.where(chosen.weights > 0, chosen.scores - peak, 0.0)
-    ratio = jnp.exp(above) / (total + 1e-6) + 1e-6
+
+    def relative(scores: Array, count: Array) -> Array:
+        # The anchor's own score may be far beyond the largest of the others: it must not overflow.
+        return jnp.where(count, jnp.exp(jnp.where(count, scores - peak, 0.0)), 0.0)
+
+    total = jnp.sum(relative(scores, other), 1, keepdims=True)
+    ratio = relative(chosen.scores, chosen.weights > 0) / (total + 1e-6) + 1e-6
     return -jnp.sum(chosen.weights * jnp.log(ratio), 1), jnp.sum(chosen.weights * ratio, 1)
 
 
