@@ -80,8 +80,8 @@ def one_line(report: str) -> str:
     lines = []
     for line in report.splitlines():
         text = line.strip("│╭╮╰╯ ")
-        if set(text) <= set("─- "):
+        if set(text) <= set("─ "):
             break
-        if not line.startswith(("╭", "╰")):
+        if not line.startswith(("╭", "╰")) and set(text) != {"-"}:
             lines.append(text)
     return " ".join(lines)
