@@ -430,6 +430,8 @@ class Log:
             self._sums = metrics if self._sums is None else _add(self._sums, metrics)
             self._count += 1
         self._coverage.add(outcome.next_obs)
+        if outcome.truncated.any():
+            self._coverage.add(outcome.obs)  # Starts of episodes count too.
         self._returns += outcome.reward.reshape(self._returns.shape)
         for seed, env in np.argwhere(outcome.truncated.reshape(self._returns.shape)):
             self._ended[seed].append(self._returns[seed, env])
