@@ -169,10 +169,10 @@ def pretrain_command(command: PretrainCommand) -> int:
         for line in describe(made):
             print(line, flush=True)
         return 0
-    check_memory(made)
+    needs = check_memory(made)
     out = command.out or Path("runs") / f"pretrain-{command.env}-{command.method}"
     open_folder(made.config(), out)
-    return run_pretraining(made, out)
+    return run_pretraining(made, out, needs)
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ def plot_command(command: PlotCommand) -> int:
     folders = [folder.resolve() for folder in command.runs]
     if repeated := [str(one) for one, path in zip(command.runs, folders, strict=True) if folders.count(path) > 1]:
         raise UserError(f"{repeated[0]} given more than once")
-    labels = run_labels(command.runs, [read_config(folder) for folder in command.runs])
+    labels = run_labels(command.runs, [read_run(folder) for folder in command.runs])
     columns = [read_metrics(folder) for folder in command.runs]
     out = command.out or command.runs[0] / "curves.png"
     _check_writable(out.parent)
@@ -203,17 +203,12 @@ def plot_command(command: PlotCommand) -> int:
     return 0
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_run(folder: Path) -> dict[str, Any]:
     """The configuration of a pretraining run."""
-    import json
+    from becl.folder import read_pretraining
 
-    try:
-        config = json.loads((folder / "config.json").read_text())
-    except OSError as error:
-        raise UserError(f"{folder} holds no run: config.json: {error.strerror}") from None
-    except ValueError:
-        raise UserError(f"{folder}/config.json is damaged") from None
-    if not isinstance(config, dict) or config.get("command") != "pretrain" or not {"method", "env"} <= config.keys():
+    config = read_pretraining(folder)
+    if not {"method", "env"} <= config.keys():
         raise UserError(f"{folder} holds no pretraining run")
     return config
 

@@ -38,6 +38,20 @@ def open_folder(config: dict[str, Any], out: Path) -> None:
         raise UserError(f"cannot write in {out}: {error.strerror}") from None
 
 
+def read_pretraining(folder: Path) -> dict[str, Any]:
+    """The configuration of a pretraining run, as JSON values."""
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text())
+    except OSError as error:
+        raise UserError(f"{folder} holds no run: {path.name}: {error.strerror}") from None
+    except ValueError:
+        raise UserError(f"{path} is damaged") from None
+    if not isinstance(config, dict) or config.get("command") != "pretrain":
+        raise UserError(f"{folder} holds no pretraining run")
+    return config
+
+
 def write_text(path: Path, text: str) -> None:
     """All or nothing: a reader never sees half a file."""
     write_bytes(path, text.encode())

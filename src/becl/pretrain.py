@@ -33,7 +33,7 @@ from becl.envs.maze_batch import MazeBatch
 from becl.envs.spec import EnvSpec
 from becl.errors import UserError, unknown
 from becl.events import EventWriter
-from becl.folder import load_arrays, save_arrays, to_csv, write_text
+from becl.folder import load_arrays, read_pretraining, save_arrays, to_csv, write_text
 from becl.networks import Adam, Network, Precision
 from becl.objectives import METHODS
 from becl.offpolicy import Diverged, Environments, OffPolicy, RunState, train, usable_devices
@@ -180,7 +180,6 @@ def check(made: Pretraining) -> None:
         "--log-every": made.log_every,
         "batch": run.batch,
         "fits_per_update": run.fits_per_update,
-        "steps_per_update": run.steps_per_update,
         "skill_interval": 1 if run.skill_interval is None else run.skill_interval,
         "replay.nstep": run.replay.nstep,
         "learner.hidden": run.learner.hidden,
@@ -214,19 +213,12 @@ def check(made: Pretraining) -> None:
 
 def load_pretraining(out: Path) -> Pretraining:
     """The run that a folder holds."""
-    path = out / "config.json"
-    try:
-        config = json.loads(path.read_text())
-    except OSError as error:
-        raise UserError(f"{out} holds no run: {path.name}: {error.strerror}") from None
-    except ValueError:
-        raise UserError(f"{path} is damaged") from None
-    if not isinstance(config, dict) or config.pop("command", None) != "pretrain":
-        raise UserError(f"{out} holds no pretraining run")
+    config = read_pretraining(out)
+    del config["command"]
     try:
         return from_dict({"spec": "Pretraining", **config}, spec_classes())
     except TypeError:  # Something that has no default is missing.
-        raise UserError(f"{path} is damaged") from None
+        raise UserError(f"{out / 'config.json'} is damaged") from None
 
 
 def spec_classes() -> dict[str, type]:
@@ -291,7 +283,7 @@ def size(number: int | float) -> str:
 
 
 def device_name() -> str:
-    devices = usable_devices(jax.device_count())
+    devices = jax.device_count()
     kind = jax.devices()[0].device_kind
     return kind if devices == 1 else f"{devices} × {kind}"
 
@@ -310,9 +302,9 @@ def snapshot_path(out: Path, seed: int, step: int) -> Path:
 def save_snapshots(made: Pretraining, out: Path, state: RunState, step: int) -> None:
     """Networks of every seed: what policies, and what rewards are made of. Optimisers and replay are not kept."""
     bad = []
+    together = jax.device_get(without_optimizers({"learner": state.learner, "objective": state.objective}))
     for index, seed in enumerate(made.seeds):
-        one = jax.tree.map(lambda leaf, index=index: leaf[index], (state.learner, state.objective))
-        networks = without_optimizers({"learner": one[0], "objective": one[1]})
+        networks = jax.tree.map(lambda leaf, index=index: leaf[index], together)
         if any(np.isnan(leaf).any() for leaf in jax.tree.leaves(networks)):
             bad.append(seed)
             continue
@@ -371,7 +363,7 @@ def pretrain(made: Pretraining, out: Path, shown: Progress | None = None) -> boo
                 log.add(now.metrics, now.outcome)
                 if shown is not None:
                     shown.note = log.note
-                    shown.advance(made.run.envs * len(made.seeds))
+                    shown.advance(count)
                 if keep and step >= keep[0]:
                     save_snapshots(made, out, state, keep.pop(0))
                 if log.due(step) or step >= made.steps:
@@ -527,13 +519,13 @@ def describe(made: Pretraining) -> Iterator[str]:
     yield f"time: about {clock(total)} at {rate:,.0f} environment steps/s (timed here, compiling not counted)"
 
 
-def run_pretraining(made: Pretraining, out: Path) -> int:
-    """The command: says what it does, trains, and returns an exit code."""
+def run_pretraining(made: Pretraining, out: Path, needs: str) -> int:
+    """The command: says what it does and what memory it `needs`, trains, and returns an exit code."""
     if (out / "result.json").exists():
         print(f"finished before: {out}/")
         return 0
     print(f"{made.method} on {made.env} · {len(made.seeds)} seeds × {made.steps:,} steps · {out}/")
-    print("memory: " + check_memory(made), flush=True)
+    print(f"memory: {needs}", flush=True)
     with progress(made.steps * len(made.seeds), "steps") as shown:
         try:
             finished = pretrain(made, out, shown)
