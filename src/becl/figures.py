@@ -138,7 +138,7 @@ def _extended_colors(n: int) -> tuple[str, ...]:
     return tuple(chosen)
 
 
-def _method_styles(labels: Sequence[str]) -> dict[str, tuple[str, str]]:
+def method_styles(labels: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Colour and marker of each method, the same in every figure for those in METHODS."""
     colors = skill_colors(len(METHODS) + len(labels))
     palette = list(zip(colors, itertools.cycle(MARKERS), strict=False))
@@ -403,7 +403,7 @@ def estimates(
     Curves are means over seeds, each smoothed over `window` points, in a band from the lowest seed
     to the highest. Dots are seeds, hollow diamonds the `published` entropies.
     """
-    styles = _method_styles([*curves, *(label for label in entropies if label not in curves)])
+    styles = method_styles([*curves, *(label for label in entropies if label not in curves)])
     figure = Figure(figsize=(PAGE_WIDTH, 2.3), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
 
@@ -493,7 +493,7 @@ def tradeoff(
     figure = Figure(figsize=(COLUMN_WIDTH, 2.7), layout="constrained")
     axes = figure.subplots()
     labels = list(dict.fromkeys(row.method for row in rows))
-    for label, (color, marker) in _method_styles(labels).items():
+    for label, (color, marker) in method_styles(labels).items():
         points = np.array([(row.coverage, row.information) for row in rows if row.method == label])
         axes.scatter(
             *points.mean(0),
@@ -538,7 +538,7 @@ def learning_curves(curves: Mapping[str, Float[np.ndarray, "_ points"]], cycles:
     rows = math.ceil(len(curves) / columns)
     figure = Figure(figsize=(PAGE_WIDTH, 0.3 + 1.45 * rows), layout="constrained")
     places = figure.subplots(rows, columns, squeeze=False, sharex=True)
-    styles = _method_styles(list(curves))
+    styles = method_styles(list(curves))
     for axes, (label, values) in zip(places.flat, curves.items(), strict=False):
         values = np.asarray(values)
         color, _ = styles[label]
@@ -564,7 +564,7 @@ def pretraining_curves(runs: Mapping[str, Columns]) -> Figure:
     A run is the columns of its metrics: `step` [points], the others [seeds, points], NaN where nothing was measured.
     Where all runs have them the second plot shows `coverage`, else `cells`; the third `return`, else `extrinsic`.
     """
-    styles = _method_styles(list(runs))
+    styles = method_styles(list(runs))
     farthest = max(float(run["step"][-1]) for run in runs.values())
     unit, unit_name = (1e6, "millions") if farthest >= 1e6 else (1e3, "thousands")
     visited = _first_of_all(runs, "coverage", "cells")
@@ -626,7 +626,7 @@ def _draw_seeds(
 def _spread_scales(axes: Axes, sizes: Sequence[float]) -> None:
     """A logarithmic axis where methods' rewards are of different orders, so that none is a flat line."""
     sizes = [size for size in sizes if size > 0]
-    if not sizes or max(sizes) < 20 * min(sizes):
+    if not sizes or max(sizes) < 5 * min(sizes):
         return
     if axes.dataLim.y0 > 0:
         axes.set_yscale("log")
