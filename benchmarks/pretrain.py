@@ -34,7 +34,7 @@ def time_update(made: Pretraining) -> tuple[float, float]:
     rng = np.random.default_rng(0)
     observations = rng.normal(size=(2, seeds, run.envs, run.env.obs_dim)).astype(np.float32)
     nothing = np.zeros((seeds, run.envs), np.float32)
-    outcome = Outcome(observations[0], observations[1], nothing, nothing > 0)
+    outcome = Outcome(observations[0], observations[1], nothing, nothing > 0, nothing > 0)
     for _ in range(run.replay.nstep + 1):
         state = parts.store(state, choice, outcome)
 

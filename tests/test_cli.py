@@ -140,12 +140,12 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path):
     while not (out / "config.json").exists() and time.monotonic() < deadline:
         time.sleep(0.2)
     time.sleep(3)
-    shutil.copytree(finished / "becl", out / "becl")  # As if this one had just been finished.
+    shutil.copytree(finished / "becl", out / "becl", dirs_exist_ok=True)  # As if this one had just been finished.
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert "1 of 2 runs are kept" in stdout
-    assert "the same command goes on" in stdout
+    assert "1 of 2 runs are finished" in stdout
+    assert f"the same command, or becl resume {out}, goes on" in stdout
     assert "Traceback" not in stderr
     assert (out / "summary.csv").read_text().count("\n") == 2
     assert (out / "comparison.png").exists()

@@ -11,10 +11,16 @@ Options = TypeVar("Options")
 HELP = {
     "maze": "learn skills in a 2-D maze and draw them (the paper's maze study)",
     "pretrain": "learn skills on robots without a reward: any method, seeds together",
+    "finetune": "let pretrained skills learn tasks, and score them",
+    "evaluate": "look at what pretrained skills do: returns, coverage, how well they are told apart",
+    "report": "tables, intervals and figures of finetuned runs, as one page",
+    "resume": "go on with a run that was stopped",
+    "export": "write the policy of a skill to a file that needs no becl: npz, safetensors or onnx",
     "plot": "draw learning curves of pretraining runs",
     "envs": "show the environments",
     "methods": "show the methods and their options",
     "theory": "check the paper's theorems numerically",
+    "doctor": "what works on this machine, and what to install for the rest",
 }
 
 
@@ -44,7 +50,12 @@ def main(args: Sequence[str] | None = None) -> int:
 
         return run(args[0], args[1:])
     except UserError as error:
-        print(f"becl: {error}", file=sys.stderr)
+        print(f"becl: {' '.join(str(error).splitlines())}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"becl: {' '.join(str(error.filename).splitlines())}: {error.strerror}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("becl: stopped", file=sys.stderr)
@@ -68,11 +79,16 @@ def parse_options(options: type[Options], name: str, args: Sequence[str]) -> Opt
     errors = io.StringIO()
     try:
         with contextlib.redirect_stderr(errors):
-            return tyro.cli(options, prog=f"becl {name}", args=list(args))
+            found = tyro.cli(options, prog=f"becl {name}", args=list(args))
     except SystemExit as stop:
         if not stop.code:
             raise
         raise UserError(f"becl {name}: {one_line(errors.getvalue())}") from None
+    for field in dataclasses.fields(options):  # type: ignore[arg-type]
+        value = getattr(found, field.name)
+        if any(isinstance(one, int) and abs(one) >= 2**31 for one in (value if isinstance(value, tuple) else [value])):
+            raise UserError(f"--{field.name.replace('_', '-')} {value}: must be below 2^31")
+    return found
 
 
 def one_line(report: str) -> str:

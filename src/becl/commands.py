@@ -1,5 +1,7 @@
 """What each command of the `becl` program does, with its options as a dataclass."""
 
+import re
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +10,12 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from becl.doctor import DoctorCommand, doctor_command
 from becl.errors import UserError
+from becl.evaluate_command import EvaluateCommand, evaluate_command
+from becl.export import ExportCommand, export_command
+from becl.provenance import COMMAND
+from becl.report import ReportCommand, report_command
 
 
 @dataclass(frozen=True)
@@ -62,8 +69,7 @@ def maze_command(command: MazeCommand) -> int:
     cycles = command.cycles if command.cycles is not None else DEMO_CYCLES if command.demo else PAPER_CYCLES
     if command.demo and command.study != "comparison":
         raise UserError(f"--demo is a comparison: leave out --study {command.study}")
-    if command.workers is not None and command.workers < 1:
-        raise UserError(f"--workers {command.workers}: at least 1 is needed")
+    check_workers(command.workers)
     study = make_study(
         command.study,
         methods,
@@ -81,10 +87,27 @@ def maze_command(command: MazeCommand) -> int:
 
 def run_study(study: Any, out: Path, workers: int | None, demo: bool) -> int:
     """Trains, then draws and tabulates whatever is finished, also after Ctrl-C."""
+    from becl.lock import locked
+
+    with locked(out):
+        try:
+            return _run_study(study, out, workers, demo)
+        except OSError as error:
+            print(f"becl: failed: cannot write in {out}: {error.strerror}", file=sys.stderr)
+            return 1
+
+
+def check_workers(count: int | None) -> None:
+    if count is not None and count < 1:
+        raise UserError(f"--workers {count}: at least 1 is needed")
+
+
+def _run_study(study: Any, out: Path, workers: int | None, demo: bool) -> int:
     from becl.execute import execute
     from becl.maze_report import draw, print_table
-    from becl.study import unfinished, write_summary
+    from becl.study import note_seeds, unfinished, write_summary
 
+    note_seeds(study, out)
     todo = len(unfinished(study, out))
     total = len(study.runs) * len(study.seeds)
     names = ", ".join(study.runs)
@@ -103,7 +126,8 @@ def run_study(study: Any, out: Path, workers: int | None, demo: bool) -> int:
         print(f"becl: failed: {failure}", file=sys.stderr)
     left = len(unfinished(study, out))
     if interrupted:
-        print(f"becl: stopped; {total - left} of {total} runs are kept in {out}/, the same command goes on", flush=True)
+        kept = f"{total - left} of {total} runs are finished in {out}/"
+        print(f"becl: stopped; {kept}; the same command, or becl resume {out}, goes on", flush=True)
         return 130
     if demo and not failures:
         print(NEXT_STEPS)
@@ -124,7 +148,8 @@ class PretrainCommand:
     """Learn skills, or explore, without a reward: seeds of one method trained together."""
 
     env: Annotated[str, tyro.conf.Positional]
-    """walker, quadruped, jaco, one of their tasks (walker_run), or a maze; `becl envs` shows them."""
+    """walker, quadruped, jaco, one of their tasks (walker_run), or a maze; `becl envs` shows them. Anyone's Gymnasium
+    environment as gym:HalfCheetah-v5, dm_control's as dmc:cheetah_run."""
     method: str = "becl"
     """`becl methods` lists them."""
     seeds: str = "1"
@@ -143,8 +168,10 @@ class PretrainCommand:
     """Any other option as OPTION=VALUE, for example temperature=0.2 replay.capacity=200000."""
     log_every: int = 10_000
     """Steps of each seed between two rows of metrics."""
+    checkpoint_every: int = 100_000
+    """Steps of each seed between two checkpoints."""
     out: Path | None = None
-    """Folder for results; runs/pretrain-ENV-METHOD by default."""
+    """Folder for results; runs/pretrain-ENV-METHOD by default. The same command again goes on where it stopped."""
     dry_run: bool = False
     """Only show the resolved configuration, the memory it needs and the time it would take."""
 
@@ -165,14 +192,139 @@ def pretrain_command(command: PretrainCommand) -> int:
         settings=command.set,
         log_every=command.log_every,
     )
+    check_interval(command.checkpoint_every)
     if command.dry_run:
         for line in describe(made):
             print(line, flush=True)
         return 0
     needs = check_memory(made)
-    out = command.out or Path("runs") / f"pretrain-{command.env}-{command.method}"
+    out = command.out or Path("runs") / folder_name("pretrain", command.env, command.method)
     open_folder(made.config(), out)
-    return run_pretraining(made, out, needs)
+    return run_pretraining(made, out, needs, command.checkpoint_every)
+
+
+def folder_name(*words: str) -> str:
+    """Words joined to a name that every file system takes."""
+    return "-".join(re.sub(r"[^\w.-]+", "-", word) for word in words)
+
+
+def check_interval(steps: int) -> None:
+    if steps < 1:
+        raise UserError(f"--checkpoint-every {steps}: at least 1 is needed")
+
+
+@dataclass(frozen=True)
+class FinetuneCommand:
+    """Let pretrained skills learn tasks from their own rewards; scores on the way. Seeds and tasks together."""
+
+    run: Annotated[Path | None, tyro.conf.Positional] = None
+    """Folder of `becl pretrain`; none with --scratch."""
+    task: tuple[str, ...] = ("all",)
+    """Tasks of the run's domain (walker_run), or all."""
+    scratch: bool = False
+    """Learn the tasks without any pretraining: the DDPG baseline."""
+    seeds: str | None = None
+    """Those of the pretraining to take, as in `becl pretrain`; all by default, and one from scratch."""
+    snapshot: int | None = None
+    """After how many steps of pretraining; the last by default."""
+    skill: str | None = None
+    """Which skill learns: random, resampled, fixed:K, each, best-first, constant, regress, meta, none; each method has
+    the one it was published with."""
+    transfer: Literal["trunk", "critic", "critic-released"] | None = None
+    """What is taken over beside the actor: the critic's trunk, or all of it with the target in step, or not; each
+    method has its own."""
+    steps: int = 100_000
+    """Environment steps of each run; 0 only evaluates."""
+    eval_every: int = 10_000
+    """Steps between evaluations."""
+    eval_episodes: int = 10
+    """Episodes of an evaluation."""
+    envs: int | None = None
+    """Environments a run, stepped together; those of the pretraining by default."""
+    hidden: int | None = None
+    """Width of the networks with --scratch, 1024 by default."""
+    precision: Literal["float32", "tf32", "bf16"] | None = None
+    """Of matrix products; that of the pretraining by default."""
+    set: tuple[str, ...] = ()
+    """Any other option as OPTION=VALUE, for example warmup=policy random_steps=0."""
+    checkpoint_every: int = 25_000
+    """Steps of each run between two checkpoints."""
+    out: Path | None = None
+    """Folder for results; runs/finetune-DOMAIN-METHOD by default. The same command again goes on where it stopped."""
+    dry_run: bool = False
+    """Only show the resolved configuration and the memory it needs."""
+
+
+def finetune_command(command: FinetuneCommand) -> int:
+    from becl.finetune import check_memory, describe, make_finetuning, run_finetuning
+    from becl.folder import open_folder
+
+    if (command.run is None) != command.scratch:
+        raise UserError("name the folder of a pretrained run, or --scratch" + ("; not both" if command.run else ""))
+    made = make_finetuning(
+        command.run,
+        command.task,
+        None if command.seeds is None else parse_seeds(command.seeds),
+        command.steps,
+        snapshot=command.snapshot,
+        skill=command.skill,
+        transfer=command.transfer,
+        parallel=command.envs,
+        hidden=command.hidden,
+        precision=command.precision,
+        settings=command.set,
+        eval_every=command.eval_every,
+        eval_episodes=command.eval_episodes,
+    )
+    check_interval(command.checkpoint_every)
+    if command.dry_run:
+        for line in describe(made):
+            print(line)
+        return 0
+    needs = check_memory(made)
+    out = command.out or Path("runs") / folder_name("finetune", made.env, made.method)
+    open_folder(made.config(), out)
+    return run_finetuning(made, out, needs, command.checkpoint_every)
+
+
+@dataclass(frozen=True)
+class ResumeCommand:
+    """Go on with a run that was stopped, killed or cut off, from its last checkpoint, bit for bit."""
+
+    run: Annotated[Path, tyro.conf.Positional]
+    """Folder of `becl pretrain`, `becl finetune` or `becl maze`."""
+    checkpoint_every: int | None = None
+    """Steps between two checkpoints; as by default."""
+    workers: int | None = None
+    """Processes on a CPU, for a maze study."""
+
+
+def resume_command(command: ResumeCommand) -> int:
+    from becl.folder import read_config, same_settings
+
+    check_workers(command.workers)
+    if command.checkpoint_every is not None:
+        check_interval(command.checkpoint_every)
+    config = read_config(command.run)
+    kind = config.get("command")
+    every = {} if command.checkpoint_every is None else {"checkpoint_every": command.checkpoint_every}
+    if kind == "pretrain":
+        from becl import pretrain
+
+        made = pretrain.load_pretraining(command.run)
+        same_settings(made.config(), command.run)
+        return pretrain.run_pretraining(made, command.run, pretrain.check_memory(made), **every)
+    if kind == "finetune":
+        from becl import finetune
+
+        tuned = finetune.load_finetuning(command.run)
+        same_settings(tuned.config(), command.run)
+        return finetune.run_finetuning(tuned, command.run, finetune.check_memory(tuned), **every)
+    from becl.study import load_study
+
+    study = load_study(command.run)
+    same_settings(study.config(), command.run)
+    return run_study(study, command.run, command.workers, demo=False)
 
 
 @dataclass(frozen=True)
@@ -196,7 +348,7 @@ def plot_command(command: PlotCommand) -> int:
     labels = run_labels(command.runs, [read_run(folder) for folder in command.runs])
     columns = [read_metrics(folder) for folder in command.runs]
     out = command.out or command.runs[0] / "curves.png"
-    _check_writable(out.parent)
+    check_writable(out.parent)
     stem = out.with_suffix("") if out.suffix in (".png", ".svg") else out
     for path in figures.save(figures.pretraining_curves(dict(zip(labels, columns, strict=True))), stem):
         print(path)
@@ -261,16 +413,23 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     try:
         if ":" in text:
             low, high = (int(part) for part in text.split(":"))
-            seeds = tuple(range(low, high))
+            seeds: Sequence[int] = range(low, high)
         elif "," in text:
             seeds = tuple(int(part) for part in text.split(",") if part.strip())
         else:
-            seeds = tuple(range(int(text)))
+            seeds = range(int(text))
     except ValueError:
         raise UserError(f"--seeds {text!r}: expected a count (5), a range (100:105) or a list (3,7,9)") from None
+    if isinstance(seeds, range) and seeds.stop - seeds.start > MOST_SEEDS:
+        raise UserError(f"--seeds {text!r}: at most {MOST_SEEDS:,} seeds")
     if not seeds or min(seeds) < 0:
         raise UserError(f"--seeds {text!r}: at least one seed is needed, and none below 0")
-    return seeds
+    if max(seeds) >= 2**32:  # JAX makes the same numbers of a seed and of its lowest 32 bits.
+        raise UserError(f"--seeds {text!r}: seeds are below 2^32 = {2**32:,}")
+    return tuple(seeds)
+
+
+MOST_SEEDS = 10_000
 
 
 @dataclass(frozen=True)
@@ -283,7 +442,7 @@ class EnvsCommand:
 
 def envs_command(command: EnvsCommand) -> int:
     if command.out is not None:
-        _check_writable(command.out.parent)
+        check_writable(command.out.parent)
     from becl.envs import DOMAINS, maze
     from becl.maze_report import console, plan_text, table
 
@@ -367,12 +526,12 @@ class TheoryCommand:
 def theory_command(command: TheoryCommand) -> int:
     from becl.theory import main
 
-    _check_writable(command.out)
+    check_writable(command.out)
     main(command.out)
     return 0
 
 
-def _check_writable(folder: Path) -> None:
+def check_writable(folder: Path) -> None:
     """Makes a folder, or says why it cannot be written to."""
     import tempfile
 
@@ -387,10 +546,16 @@ def _check_writable(folder: Path) -> None:
 COMMANDS: dict[str, tuple[type, Any]] = {
     "maze": (MazeCommand, maze_command),
     "pretrain": (PretrainCommand, pretrain_command),
+    "finetune": (FinetuneCommand, finetune_command),
+    "evaluate": (EvaluateCommand, evaluate_command),
+    "report": (ReportCommand, report_command),
+    "resume": (ResumeCommand, resume_command),
+    "export": (ExportCommand, export_command),
     "plot": (PlotCommand, plot_command),
     "envs": (EnvsCommand, envs_command),
     "methods": (MethodsCommand, methods_command),
     "theory": (TheoryCommand, theory_command),
+    "doctor": (DoctorCommand, doctor_command),
 }
 
 
@@ -399,4 +564,5 @@ def run(name: str, args: Sequence[str]) -> int:
     from becl.cli import parse_options
 
     options, function = COMMANDS[name]
+    COMMAND.set(shlex.join(["becl", name, *args]))
     return function(parse_options(options, name, args))

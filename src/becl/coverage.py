@@ -92,6 +92,12 @@ class Coverage:
         """Part of the reachable cells visited since the beginning; None where their number is not known."""
         return None if self.grid.reachable is None else self.ever() / self.grid.reachable
 
+    def columns(self) -> dict[str, list[int] | list[float]]:
+        """All of it by name, a value a seed; `coverage` only where the reachable cells are known."""
+        fraction = self.fraction()
+        counts = {"cells": self.ever().tolist(), "cells_now": self.recent().tolist()}
+        return counts if fraction is None else counts | {"coverage": fraction.tolist()}
+
 
 def walker(obs: Obs) -> Coordinates:
     """Height of the torso, its pitch (0 upright, positive forwards) and its horizontal velocity."""

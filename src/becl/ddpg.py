@@ -108,6 +108,12 @@ class DDPG:
         noisy = into_range(mean + self.stddev * jax.random.normal(noise_key, mean.shape))
         return jnp.where(random, jax.random.uniform(random_key, mean.shape, minval=-1.0), noisy)
 
+    def best(
+        self, actor: Actor, obs: Float[Array, "envs obs"], skill: Float[Array, "envs skill"]
+    ) -> Float[Array, "envs action"]:
+        """Actions to be judged by: without noise."""
+        return actor(jnp.concatenate([obs, skill], -1))
+
     def update(self, state: DDPGState, batch: Transitions, key: PRNGKeyArray) -> tuple[DDPGState, Metrics]:
         """Critic, then the actor with the critic just updated, then the target."""
         target_key, actor_key = jax.random.split(key)

@@ -14,3 +14,7 @@ def unknown(kind: str, name: str, allowed: Iterable[str]) -> UserError:
     close = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}? " if close else ""
     return UserError(f"unknown {kind} {name!r}: {hint}allowed: {', '.join(allowed)}")
+
+
+class Failed(Exception):
+    """A run that cannot go on: one line of what happened and what to try."""

@@ -8,11 +8,15 @@ value is a tag (1) and a number (2).
 import itertools
 import math
 import os
+import re
 import socket
 import struct
 from collections.abc import Mapping
 from pathlib import Path
 from time import time as now
+from typing import IO
+
+from becl.errors import UserError
 
 _opened = itertools.count()
 
@@ -20,8 +24,19 @@ _opened = itertools.count()
 class EventWriter:
     """Appends to a new file of its own; TensorBoard merges the files of a folder."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, resume: tuple[str, int] | None = None):
+        """With `resume`, goes on in the file of that name after so many bytes, and forgets what came later."""
         folder.mkdir(parents=True, exist_ok=True)
+        if resume is not None:
+            if not re.fullmatch(r"events\.out\.tfevents\.[\w.-]+", resume[0]):
+                raise UserError(f"{folder}: {resume[0]!r} is no name of an events file")
+            for other in folder.glob("events.out.tfevents.*"):
+                if other.name != resume[0]:
+                    other.unlink()
+            self.path = folder / resume[0]
+            self._file = self.path.open("r+b")
+            cut(self._file, resume[1])
+            return
         # TensorBoard looks for "tfevents" and reads in the order of names; the count tells files of one second apart.
         name = f"events.out.tfevents.{int(now()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_opened):04d}"
         self.path = folder / name
@@ -34,6 +49,15 @@ class EventWriter:
         counted = _field(2, 0, _varint(step % 2**64)) if step else b""
         summary = (_message(1, tag.encode()) + _field(2, 5, _float32(value)) for tag, value in values.items())
         self._write(now() if time is None else time, counted + _message(5, b"".join(_message(1, v) for v in summary)))
+
+    @property
+    def position(self) -> tuple[str, int]:
+        """Where to go on: the file's name and length."""
+        return self.path.name, self._file.tell()
+
+    def flush(self) -> None:
+        """Onto the disk."""
+        os.fsync(self._file.fileno())
 
     def close(self) -> None:
         self._file.close()
@@ -49,6 +73,14 @@ class EventWriter:
         length = struct.pack("<Q", len(data))
         self._file.write(length + _checksum(length) + data + _checksum(data))
         self._file.flush()  # so that a reader sees it at once
+
+
+def cut(file: IO, size: int) -> None:
+    """Goes back to where a file ended once, to write on from there."""
+    if os.fstat(file.fileno()).st_size < size:
+        raise UserError(f"{file.name} is shorter than when the last checkpoint was written")
+    file.truncate(size)
+    file.seek(0, os.SEEK_END)
 
 
 def _message(number: int, data: bytes) -> bytes:

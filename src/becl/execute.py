@@ -10,6 +10,7 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,6 +152,7 @@ def _work(pipe: Any, study: Study, out: Path, core: int | None) -> None:
     """A worker process: one seed after another, until its pipe closes."""
     if core is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {core})
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     # A closed pipe means that the parent is gone.
     with contextlib.suppress(EOFError, OSError):
         while True:
@@ -163,6 +165,14 @@ def _work(pipe: Any, study: Study, out: Path, core: int | None) -> None:
                 pipe.send(("failed", _brief(error)))
             else:
                 pipe.send(("done", None))
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed must not write beside the one that goes on."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 import csv
 import re
+import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from becl.envs.maze import Geometry
+from becl.errors import UserError
 from becl.study import Study, finished, seed_path
 
 COLUMNS = {
@@ -183,8 +185,13 @@ def _entropy_weight(study: Study, label: str) -> float:
 
 
 def _arrays(out: Path, row: dict[str, Any]) -> dict[str, np.ndarray]:
-    with np.load(seed_path(out, row["label"], row["seed"], "npz")) as arrays:
-        return dict(arrays)
+    path = seed_path(out, row["label"], row["seed"], "npz")
+    try:
+        with np.load(path) as arrays:
+            return dict(arrays)
+    except (OSError, EOFError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else "damaged"
+        raise UserError(f"{path}: {why}; remove {path.with_suffix('.json').name} to train this seed again") from None
 
 
 def _panel(study: Study, out: Path, row: dict[str, Any], title: str | None = None) -> Any:

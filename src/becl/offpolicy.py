@@ -5,10 +5,11 @@ simulates: actions are computed from the parameters before the updates, so the s
 updates run side by side. With one environment this is the published order to the letter.
 """
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -17,13 +18,15 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray
 
-from becl.ddpg import DDPG, Actor, DDPGState
+from becl.choice import Prior, SkillChoice
+from becl.ddpg import DDPG
 from becl.envs.simulations import Step
 from becl.envs.spec import EnvSpec
 from becl.errors import UserError
 from becl.networks import Precision, computing
 from becl.objectives.protocol import Batch, Metrics, Objective
 from becl.replay import Experience, Replay, ReplayState, Transitions
+from becl.skills import SkillSpace
 
 Data = Array | np.ndarray
 
@@ -42,13 +45,56 @@ class Environments(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class Restorable(Environments, Protocol):
+    """Environments that a run can be resumed with."""
+
+    def get_state(self) -> Any:
+        """A tree of arrays: all that decides how they go on."""
+        ...
+
+    def set_state(self, state: Any) -> None:
+        """Puts them where they were."""
+        ...
+
+
+@runtime_checkable
+class Learner(Protocol):
+    """How a policy is learned: `becl.ddpg.DDPG`, and over frozen skills `becl.controller.Controller`."""
+
+    def init(self, key: PRNGKeyArray, env: EnvSpec, skills: SkillSpace) -> Any:
+        """A state whose field `actor` is what `act` and `best` take."""
+        ...
+
+    def act(
+        self,
+        actor: Any,
+        obs: Float[Array, "envs obs"],
+        skill: Float[Array, "envs skill"],
+        key: PRNGKeyArray,
+        random: Bool[Array, ""],
+    ) -> Float[Array, "envs action"]:
+        """Actions for collecting."""
+        ...
+
+    def best(
+        self, actor: Any, obs: Float[Array, "envs obs"], skill: Float[Array, "envs skill"]
+    ) -> Float[Array, "envs action"]:
+        """Actions to be judged by."""
+        ...
+
+    def update(self, state: Any, batch: Transitions, key: PRNGKeyArray) -> tuple[Any, Metrics]: ...
+
+
 class RunState(NamedTuple):
     """All that one seed's learning depends on, but for its environments."""
 
     key: PRNGKeyArray
-    learner: DDPGState
+    learner: Any
     objective: Any
     replay: ReplayState
+    skill: Any = ()
+    """Of the rule that chooses skills."""
 
 
 class Choice(NamedTuple):
@@ -67,6 +113,8 @@ class Outcome(NamedTuple):
     next_obs: Float[Data, "*seeds envs obs"]
     reward: Float[Data, "*seeds envs"]
     last: Bool[Data, "*seeds envs"]
+    terminated: Bool[Data, "*seeds envs"]
+    """Where nothing follows."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +123,7 @@ class OffPolicy:
 
     env: EnvSpec
     objective: Objective
-    learner: DDPG = DDPG()
+    learner: Learner = DDPG()
     replay: Replay = Replay()
     envs: int = 32
     """Environments a seed; 1 is the published schedule."""
@@ -86,7 +134,13 @@ class OffPolicy:
     """Steps after which an environment's skill is drawn anew; None: only with a new episode."""
     random_steps: int = 4000
     """Steps with uniformly random actions, and without updates, at the beginning."""
+    warmup: Literal["random", "policy"] = "random"
+    """Who acts in these: nobody in particular, or the policy as it is (for one that was trained before)."""
     steps_per_update: int = 2
+    update_repeats: int = 1
+    """Updates where there would be one."""
+    choice: SkillChoice = Prior()
+    """Which skill acts."""
     precision: Precision = "tf32"
     """Of matrix products; see `becl.networks.computing`."""
 
@@ -104,7 +158,7 @@ class OffPolicy:
     @property
     def updates(self) -> int:
         """Updates in a step of all environments that has any."""
-        return max(1, self.envs // self.steps_per_update)
+        return max(1, self.envs // self.steps_per_update) * self.update_repeats
 
     def learns_at(self, step: int) -> bool:
         """Whether there are updates before the environments' step that begins at this many steps."""
@@ -112,13 +166,14 @@ class OffPolicy:
         return enough and step % self.steps_per_update == 0
 
     def init(self, key: PRNGKeyArray) -> tuple[RunState, Choice]:
-        keys = jax.random.split(key, 3)
+        keys = jax.random.split(key, 4)
         skills = self.objective.skills
         state = RunState(
             keys[0],
             self.learner.init(keys[1], self.env, skills),
             self.objective.init(keys[2], self.env),
             self.replay.init(self.env, skills, self.envs),
+            self.choice.init(keys[3], self.env, skills),
         )
         nothing = Choice(
             jnp.zeros((self.envs, skills.dim)),
@@ -130,7 +185,8 @@ class OffPolicy:
     def act(
         self,
         key: PRNGKeyArray,
-        actor: Actor,
+        actor: Any,
+        rule: Any,
         before: Choice,
         obs: Float[Array, "envs obs"],
         began: Bool[Array, " envs"],
@@ -139,9 +195,10 @@ class OffPolicy:
         """Skills and actions of the `number`-th step of all environments; `began` marks new episodes."""
         skill_key, action_key = jax.random.split(jax.random.fold_in(key, 2 * number))
         drawn = began if self.skill_interval is None else began | (number % self.skill_interval == 0)
-        skill = jnp.where(drawn[:, None], self.objective.skills.sample(skill_key, self.envs), before.skill)
+        fresh = self.choice.draw(rule, skill_key, self.objective.skills, self.envs, number)
+        skill = jnp.where(drawn[:, None], fresh, before.skill)
         since = jnp.where(drawn, 0, before.since + 1)
-        random = number * self.envs < self.random_steps
+        random = (number * self.envs < self.random_steps) & (self.warmup == "random")
         return Choice(skill, since, self.learner.act(actor, obs, skill, action_key, random))
 
     def store(self, state: RunState, choice: Choice, outcome: Outcome) -> RunState:
@@ -149,17 +206,18 @@ class OffPolicy:
             obs=jnp.asarray(outcome.obs),
             action=choice.action,
             reward=jnp.asarray(outcome.reward),
-            discount=jnp.ones(self.envs),
+            discount=1.0 - jnp.asarray(outcome.terminated),
             next_obs=jnp.asarray(outcome.next_obs),
             skill=choice.skill,
             since=choice.since,
             last=jnp.asarray(outcome.last),
         )
-        return state._replace(replay=self.replay.add(state.replay, step))
+        return state._replace(replay=self.replay.add(state.replay, step), skill=self.choice.watch(state.skill, step))
 
     def learn(self, state: RunState, number: Int[Array, ""]) -> tuple[RunState, Metrics]:
         """The updates before the `number`-th step of all environments; metrics are their means."""
-        sample_key, *keys = jax.random.split(jax.random.fold_in(state.key, 2 * number + 1), 1 + 2 * self.updates)
+        key = jax.random.fold_in(state.key, 2 * number + 1)
+        sample_key, *keys, rule_key = jax.random.split(key, 2 + 2 * self.updates)
         # All batches of all updates are drawn at once: a few large gathers instead of many small ones.
         drawn = self.replay.sample(state.replay, sample_key, self.updates * self.fits_per_update * self.batch)
         shape = (self.updates, self.fits_per_update, self.batch)
@@ -168,7 +226,7 @@ class OffPolicy:
 
         # What is rewarded does not depend on what is learned from it. So while the learner is at one update, the
         # objective may be at the next: side by side where the device can.
-        def body(carry: tuple[DDPGState, Any, Transitions], step: tuple[PRNGKeyArray, PRNGKeyArray, Transitions]):
+        def body(carry: tuple[Any, Any, Transitions], step: tuple[PRNGKeyArray, PRNGKeyArray, Transitions]):
             learner, objective, priced = carry
             learn_key, price_key, batches = step
             objective, following, fitted = self.price(objective, price_key, batches)
@@ -181,7 +239,8 @@ class OffPolicy:
         learner, objective, priced = carry
         learner, learned = self.learner.update(learner, priced, learn_keys[-1])
         metrics = jax.tree.map(lambda many, one: (many.sum(0) + one) / self.updates, metrics, (fitted, learned))
-        return state._replace(learner=learner, objective=objective), metrics[0] | metrics[1]
+        rule = self.choice.learn(state.skill, rule_key, self.replay, state.replay, number)
+        return state._replace(learner=learner, objective=objective, skill=rule), metrics[0] | metrics[1]
 
     def price(self, objective: Any, key: PRNGKeyArray, batches: Transitions) -> tuple[Any, Transitions, Metrics]:
         """Fits the representation to each of the batches and prices the last with it."""
@@ -246,7 +305,7 @@ def programs(run: OffPolicy, devices: int = 1) -> Programs:
 
     return Programs(
         init=shared(init, (0,)),
-        act=over_seeds(act, 0, 0, 0, 0, 0, None),
+        act=over_seeds(act, 0, 0, 0, 0, 0, 0, None),
         # The buffer is changed in place: without donation every step would copy it.
         store=over_seeds(run.store, 0, 0, 0, donate_argnums=0),
         store_and_learn=over_seeds(store_and_learn, 0, 0, 0, None, donate_argnums=0),
@@ -278,15 +337,47 @@ def compiler_options() -> dict[str, Any] | None:
     return GPU_OPTIONS
 
 
+class Loop(NamedTuple):
+    """All that the rest of a run depends on between two steps, but for its environments."""
+
+    number: int
+    """Steps of all environments taken."""
+    state: RunState
+    choice: Choice
+    obs: Float[np.ndarray, "seeds envs obs"]
+    began: Bool[np.ndarray, "seeds envs"]
+    pending: Outcome
+    """Not yet stored."""
+
+
 class Progress(NamedTuple):
     """Where a run stands after a step of all environments. Copy what is to be kept: the next step reuses its memory."""
 
     step: int
     """Steps taken a seed."""
-    state: RunState
+    loop: Loop
     metrics: Metrics | None
     """Of the updates before this step, by seed; None where there were none. Still being computed when handed out."""
     outcome: Step
+
+    @property
+    def state(self) -> RunState:
+        return self.loop.state
+
+
+class EnvironmentFailed(Exception):
+    """An environment that raised; what it raised is the cause."""
+
+
+@contextlib.contextmanager
+def blamed(step: int) -> Iterator[None]:
+    """Tells an environment's errors from all others."""
+    try:
+        yield
+    except Exception as error:
+        said = str(error).strip().splitlines()
+        what = f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
+        raise EnvironmentFailed(f"an environment failed after {step:,} steps: {what}") from error
 
 
 class Diverged(FloatingPointError):
@@ -297,8 +388,19 @@ class Diverged(FloatingPointError):
         self.step, self.seeds = step, seeds
 
 
-def train(run: OffPolicy, envs: Environments, keys: Key[Array, " seeds"], steps: int) -> Iterator[Progress]:
-    """Trains seeds together, one key each, for `steps` steps a seed; yields after every step of all environments."""
+def train(
+    run: OffPolicy,
+    envs: Environments,
+    keys: Key[Array, " seeds"],
+    steps: int,
+    prepare: Callable[[RunState], RunState] = lambda state: state,
+    resume: Loop | None = None,
+) -> Iterator[Progress]:
+    """Trains seeds together, one key each, for `steps` steps a seed; yields after every step of all environments.
+
+    `prepare` may change the state of all seeds before the first step. With `resume` the run goes on from there; the
+    environments must be as they were then.
+    """
     seeds = len(keys)
     if envs.num_envs != seeds * run.envs:
         raise ValueError(f"{envs.num_envs} environments for {seeds} seeds of {run.envs}")
@@ -307,13 +409,21 @@ def train(run: OffPolicy, envs: Environments, keys: Key[Array, " seeds"], steps:
     def by_seed(x: np.ndarray) -> np.ndarray:
         return x.reshape(seeds, run.envs, *x.shape[1:])
 
-    state, choice = parts.init(keys)
-    obs = by_seed(envs.reset())
-    began = np.ones((seeds, run.envs), bool)
     pending: Outcome | None = None
-    for number in range(-(-steps // run.envs)):
+    if resume is None:
+        first = 0
+        state, choice = parts.init(keys)
+        state = prepare(state)
+        obs = by_seed(envs.reset())
+        began = np.ones((seeds, run.envs), bool)
+    else:
+        first, state, choice, obs, began, pending = resume
+    for number in range(first, -(-steps // run.envs)):
         metrics = None
-        before, choice = choice, parts.act(state.key, state.learner.actor, choice, obs, began, np.int32(number))
+        before, choice = (
+            choice,
+            parts.act(state.key, state.learner.actor, state.skill, choice, obs, began, np.int32(number)),
+        )
         if pending is not None:
             if run.learns_at(number * run.envs):
                 state, metrics = parts.store_and_learn(state, before, pending, np.int32(number))
@@ -322,8 +432,11 @@ def train(run: OffPolicy, envs: Environments, keys: Key[Array, " seeds"], steps:
         action = np.asarray(choice.action)
         if not np.isfinite(action).all():
             raise Diverged(number * run.envs, np.flatnonzero(~np.isfinite(action).all((1, 2))))
-        step = envs.step(action.reshape(envs.num_envs, -1))
+        with blamed(number * run.envs):
+            step = envs.step(action.reshape(envs.num_envs, -1))
         reward = step.reward.astype(np.float32)
-        pending = Outcome(obs, by_seed(step.next_obs), by_seed(reward), by_seed(step.truncated))
+        over = step.terminated if step.terminated.size else np.zeros(envs.num_envs, bool)
+        pending = Outcome(obs, by_seed(step.next_obs), by_seed(reward), by_seed(step.truncated), by_seed(over))
         obs, began = by_seed(step.obs), by_seed(step.truncated)
-        yield Progress((number + 1) * run.envs, state, metrics, step)
+        loop = Loop(number + 1, state, choice, obs, began, pending)
+        yield Progress((number + 1) * run.envs, loop, metrics, step)

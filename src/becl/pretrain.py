@@ -13,10 +13,9 @@ import contextlib
 import dataclasses
 import json
 import os
-import platform
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,23 +25,31 @@ import jax.numpy as jnp
 import numpy as np
 
 from becl import envs
+from becl.checkpoint import Checkpoints
+from becl.choice import Prior
 from becl.coverage import Coverage, grid_of
 from becl.ddpg import DDPG
 from becl.envs import maze
+from becl.envs.foreign import foreign_spec, is_foreign, make_foreign
 from becl.envs.maze_batch import MazeBatch
 from becl.envs.spec import EnvSpec
-from becl.errors import UserError, unknown
-from becl.events import EventWriter
-from becl.folder import load_arrays, read_pretraining, save_arrays, to_csv, write_text
-from becl.networks import Adam, Network, Precision
+from becl.errors import Failed, UserError, unknown
+from becl.failures import explained
+from becl.folder import load_arrays, read_pretraining, save_arrays, write_text
+from becl.lock import locked
+from becl.log import Log
+from becl.networks import Adam, AdamState, Network, Precision
 from becl.objectives import METHODS
-from becl.offpolicy import Diverged, Environments, OffPolicy, RunState, train, usable_devices
-from becl.progress import Progress, clock, interrupts, progress
+from becl.offpolicy import Diverged, OffPolicy, Restorable, RunState, train, usable_devices
+from becl.progress import Progress, clock, interrupts, progress, say
+from becl.provenance import device_name, provenance
 from becl.replay import Replay
+from becl.resume import NotFinite, Recorder, fitting
 from becl.skills import Cube, NoSkill, OneHot, Sphere
-from becl.specs import from_dict, override, to_dict
+from becl.specs import check_numbers, from_dict, override, to_dict
 
 SNAPSHOTS = (100_000, 500_000, 1_000_000, 2_000_000)
+CHECKPOINT_EVERY = 100_000
 
 
 @dataclass(frozen=True)
@@ -102,13 +109,15 @@ def make_pretraining(
     for setting in settings:
         run = apply_setting(run, method, setting)
     if entry.successor_features:
-        run = dataclasses.replace(run, learner=dataclasses.replace(run.learner, critic_dim=run.objective.skills.dim))
+        run = override(run, "learner.critic_dim", str(run.objective.skills.dim))
     made = Pretraining(env, method, tuple(seeds), steps, run, log_every)
     check(made)
     return made
 
 
 def spec_of(env: str) -> EnvSpec:
+    if is_foreign(env):
+        return foreign_spec(env)
     if env in maze.names():
         return maze.Maze(env).spec
     if env not in envs.DOMAINS and env not in envs.names():
@@ -116,8 +125,10 @@ def spec_of(env: str) -> EnvSpec:
     return envs.spec_of(env)
 
 
-def make_envs(env: str, count: int, seeds: Sequence[int]) -> Environments:
+def make_envs(env: str, count: int, seeds: Sequence[int]) -> Restorable:
     """Environments shared equally by seeds."""
+    if is_foreign(env):
+        return make_foreign(env, count, list(seeds))
     if env in maze.names():
         return MazeBatch(maze.Maze(env), count, list(seeds))
     return envs.make(env, count, list(seeds))
@@ -143,7 +154,7 @@ def with_width(run: OffPolicy, hidden: int) -> OffPolicy:
         elif field.name == "head" and value is not None:
             changes[field.name] = (hidden,) * len(value)
     objective = dataclasses.replace(run.objective, **changes)  # type: ignore[type-var]
-    return dataclasses.replace(run, objective=objective, learner=dataclasses.replace(run.learner, hidden=hidden))
+    return override(dataclasses.replace(run, objective=objective), "learner.hidden", str(hidden))
 
 
 def apply_setting(run: OffPolicy, method: str, setting: str) -> OffPolicy:
@@ -167,23 +178,34 @@ def apply_setting(run: OffPolicy, method: str, setting: str) -> OffPolicy:
 def check(made: Pretraining) -> None:
     """Refuses values that no run can use."""
     run = made.run
-    if not made.seeds:
-        raise UserError("--seeds: at least one is needed")
-    if repeated := sorted({seed for seed in made.seeds if made.seeds.count(seed) > 1}):
-        raise UserError(f"--seeds: {', '.join(map(str, repeated))} given more than once")
+    check_seeds(made.seeds)
     if made.steps <= run.random_steps:
         raise UserError(
             f"--steps {made.steps:,}: must be more than the {run.random_steps:,} random steps in the beginning "
             "(random_steps)"
         )
+    if made.log_every < 1:
+        raise UserError(f"--log-every {made.log_every}: must be greater than 0 and finite")
+    check_run(run)
+
+
+def check_seeds(seeds: Sequence[int]) -> None:
+    if not seeds:
+        raise UserError("--seeds: at least one is needed")
+    if repeated := sorted({seed for seed in seeds if seeds.count(seed) > 1}):
+        raise UserError(f"--seeds: {', '.join(map(str, repeated))} given more than once")
+
+
+def check_run(run: OffPolicy) -> None:
+    """Refuses options that no run can use."""
+    learner: Any = run.learner
     positive = {
-        "--log-every": made.log_every,
         "batch": run.batch,
         "fits_per_update": run.fits_per_update,
         "skill_interval": 1 if run.skill_interval is None else run.skill_interval,
         "replay.nstep": run.replay.nstep,
-        "learner.hidden": run.learner.hidden,
-        "learner.optimizer.learning_rate": run.learner.optimizer.learning_rate,
+        "learner.hidden": getattr(learner, "hidden", 1),
+        "learner.optimizer.learning_rate": learner.optimizer.learning_rate,
         "temperature": getattr(run.objective, "temperature", 1.0),
         "feature_dim": getattr(run.objective, "feature_dim", 1),
         "neighbours": getattr(run.objective, "neighbours", 1),
@@ -201,14 +223,15 @@ def check(made: Pretraining) -> None:
             raise UserError(f"{name} {value:g}: must be greater than 0 and finite")
     if not 0 <= run.random_steps < float("inf"):
         raise UserError(f"random_steps {run.random_steps}: must not be negative")
-    if not 0 <= run.learner.stddev < float("inf"):
-        raise UserError(f"learner.stddev {run.learner.stddev:g}: must not be negative, and finite")
-    if run.learner.critic_dim not in (1, run.objective.skills.dim):
-        raise UserError(f"learner.critic_dim {run.learner.critic_dim}: 1, or as many as the skill has numbers")
+    if isinstance(learner, DDPG) and not 0 <= learner.stddev < float("inf"):
+        raise UserError(f"learner.stddev {learner.stddev:g}: must not be negative, and finite")
+    if isinstance(learner, DDPG) and learner.critic_dim not in (1, run.objective.skills.dim):
+        raise UserError(f"learner.critic_dim {learner.critic_dim}: 1, or as many as the skill has numbers")
     if not 0 <= run.replay.gamma <= 1:
         raise UserError(f"replay.gamma {run.replay.gamma:g}: must lie in [0, 1]")
     if getattr(run.objective, "neighbours", 0) > run.batch:
         raise UserError(f"batch {run.batch}: fewer than the {run.objective.neighbours} neighbours")  # type: ignore
+    check_numbers(run)
 
 
 def load_pretraining(out: Path) -> Pretraining:
@@ -223,7 +246,7 @@ def load_pretraining(out: Path) -> Pretraining:
 
 def spec_classes() -> dict[str, type]:
     """Every kind of spec that a run may hold, by name."""
-    parts = (Pretraining, OffPolicy, DDPG, Replay, Network, Adam, NoSkill, OneHot, Cube, Sphere)
+    parts = (Pretraining, OffPolicy, Prior, DDPG, Replay, Network, Adam, NoSkill, OneHot, Cube, Sphere)
     return {kind.__name__: kind for kind in (*parts, *(type(method.objective) for method in METHODS.values()))}
 
 
@@ -244,8 +267,7 @@ class Memory(NamedTuple):
         return sum(self)
 
 
-def memory(made: Pretraining) -> Memory:
-    run, seeds = made.run, len(made.seeds)
+def memory(run: OffPolicy, seeds: int) -> Memory:
     state, _ = jax.eval_shape(run.init, jax.random.key(0))
     learning = jax.tree.leaves((state.learner, state.objective))
     replay = run.replay.bytes(run.env, run.objective.skills, run.envs)
@@ -267,25 +289,23 @@ def available_memory() -> int:
 
 def check_memory(made: Pretraining) -> str:
     """How much a run needs, in a line; refuses one that cannot fit."""
-    need, devices = memory(made), usable_devices(len(made.seeds))
+    return fits(made.run, len(made.seeds), "seeds")
+
+
+def fits(run: OffPolicy, seeds: int, name: str) -> str:
+    need, devices = memory(run, seeds), usable_devices(seeds)
     have = available_memory() * devices
-    line = f"replay {size(need.replay)} ({len(made.seeds)} × {made.run.replay.capacity:,} transitions), networks "
+    line = f"replay {size(need.replay)} ({seeds} × {run.replay.capacity:,} transitions), networks "
     line += f"{size(need.networks)}, batches {size(need.batches)}; {size(have)} on {device_name()}"
     if need.total > have:
-        fit = int(made.run.replay.capacity * (have - need.total + need.replay) / need.replay * 0.9)
-        advice = f"--set replay.capacity={fit // 1000 * 1000} fits" if fit >= 10_000 else "train fewer seeds together"
+        fit = int(run.replay.capacity * (have - need.total + need.replay) / need.replay * 0.9)
+        advice = f"--set replay.capacity={fit // 1000 * 1000} fits" if fit >= 10_000 else f"train fewer {name} together"
         raise UserError(f"not enough memory: {line}; {advice}")
     return line
 
 
 def size(number: int | float) -> str:
     return f"{number / 1e9:.1f} GB" if number >= 1e8 else f"{number / 1e6:.1f} MB"
-
-
-def device_name() -> str:
-    devices = jax.device_count()
-    kind = jax.devices()[0].device_kind
-    return kind if devices == 1 else f"{devices} × {kind}"
 
 
 # --- The run ----------------------------------------------------------------------------------------------------------
@@ -301,19 +321,19 @@ def snapshot_path(out: Path, seed: int, step: int) -> Path:
 
 def save_snapshots(made: Pretraining, out: Path, state: RunState, step: int) -> None:
     """Networks of every seed: what policies, and what rewards are made of. Optimisers and replay are not kept."""
-    bad = []
+    bad: list[int] = []
     together = jax.device_get(without_optimizers({"learner": state.learner, "objective": state.objective}))
     for index, seed in enumerate(made.seeds):
         networks = jax.tree.map(lambda leaf, index=index: leaf[index], together)
         if any(np.isnan(leaf).any() for leaf in jax.tree.leaves(networks)):
-            bad.append(seed)
+            bad.append(index)
             continue
         path = snapshot_path(out, seed, step)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(exist_ok=True)
         about = {"env": made.env, "method": made.method, "seed": str(seed), "step": str(step)}
         save_arrays(path, networks, about)
     if bad:
-        raise Failed(failure(made, out, step, bad))
+        raise Failed(failure(made, out, step, "a weight", bad))
 
 
 def without_optimizers(tree: Any) -> Any:
@@ -327,38 +347,63 @@ def without_optimizers(tree: Any) -> Any:
 
 def load_snapshot(made: Pretraining, path: Path) -> tuple[Any, Any]:
     """States of learner and objective from a snapshot; optimisers begin anew."""
-    run = made.run
-    learner_key, objective_key = jax.random.split(jax.random.key(0))
-    fresh = {
-        "learner": run.learner.init(learner_key, run.env, run.objective.skills),
-        "objective": run.objective.init(objective_key, run.env),
+    run, key = made.run, jax.random.key(0)
+    shapes = {
+        "learner": jax.eval_shape(lambda: run.learner.init(key, run.env, run.objective.skills)),
+        "objective": jax.eval_shape(lambda: run.objective.init(key, run.env)),
     }
-    loaded = load_arrays(path, without_optimizers(fresh))
-    learner, objective = (with_optimizers(loaded[name], fresh[name]) for name in fresh)
+    loaded = load_arrays(path, without_optimizers(shapes))
+    learner, objective = (with_optimizers(loaded[name], shapes[name]) for name in shapes)
     return learner, objective
 
 
-def with_optimizers(tree: Any, fresh: Any) -> Any:
-    """A loaded state with what it lacks from a fresh one."""
+def with_optimizers(tree: Any, shapes: Any) -> Any:
+    """A loaded state with fresh optimisers where it has none."""
     if not hasattr(tree, "_fields"):
         return tree
-    return tree._replace(**{name: getattr(fresh, name) for name in tree._fields if getattr(tree, name) is None})
+
+    def begin(shape: AdamState) -> AdamState:
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
+        return zeros._replace(decay=jnp.ones_like(zeros.decay))
+
+    def fresh(shapes: Any) -> Any:
+        return jax.tree.map(begin, shapes, is_leaf=lambda part: isinstance(part, AdamState))
+
+    return tree._replace(**{name: fresh(getattr(shapes, name)) for name in tree._fields if getattr(tree, name) is None})
 
 
-class Failed(Exception):
-    """A run that cannot go on: one line of what happened and what to try."""
-
-
-def pretrain(made: Pretraining, out: Path, shown: Progress | None = None) -> bool:
-    """Trains into an opened folder; True when finished, False when interrupted (networks are kept all the same)."""
-    keep = [step for step in SNAPSHOTS if step < made.steps]
-    log = Log(made, out)
-    state, step = None, 0
-    began = time.perf_counter()
-    try:
-        count = made.run.envs * len(made.seeds)
-        with contextlib.closing(make_envs(made.env, count, made.seeds)) as environments, interrupts() as interrupted:
-            for now in train(made.run, environments, seed_keys(made.seeds), made.steps):
+def pretrain(
+    made: Pretraining,
+    out: Path,
+    shown: Progress | None = None,
+    checkpoint_every: int = CHECKPOINT_EVERY,
+    say: Callable[[str], None] = lambda line: None,
+) -> bool:
+    """Trains into an opened folder, from its last checkpoint on; True when finished, False when interrupted."""
+    keys, count = seed_keys(made.seeds), made.run.envs * len(made.seeds)
+    coverage = None if is_foreign(made.env) else Coverage(grid_of(made.env), len(made.seeds))
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(locked(out))
+        environments = stack.enter_context(contextlib.closing(make_envs(made.env, count, made.seeds)))
+        recorder = Recorder(made.run, keys, environments, out / "checkpoint", made.config(), say)
+        stack.callback(recorder.close)
+        found = recorder.find()
+        lanes = [{"seed": seed} for seed in made.seeds]
+        with fitting(out / "checkpoint"):
+            log = Log(out, lanes, made.run.envs, made.log_every, coverage, None if found is None else found.log)
+            stack.callback(log.close)
+            step = 0 if found is None else found.loop.number * made.run.envs
+            spent = 0.0 if found is None else float(found.about["seconds"])
+        keep = [snapshot for snapshot in SNAPSHOTS if step < snapshot < made.steps]
+        if found is not None:
+            say(f"goes on after {step:,} steps")
+            if shown is not None:
+                shown.resume(step * len(made.seeds))
+        interrupted = stack.enter_context(interrupts())
+        began = time.perf_counter() - spent
+        state, resume = None, None if found is None else found.loop
+        try:
+            for now in train(made.run, environments, keys, made.steps, resume=resume):
                 state, step = now.state, now.step
                 log.add(now.metrics, now.outcome)
                 if shown is not None:
@@ -366,121 +411,45 @@ def pretrain(made: Pretraining, out: Path, shown: Progress | None = None) -> boo
                     shown.advance(count)
                 if keep and step >= keep[0]:
                     save_snapshots(made, out, state, keep.pop(0))
-                if log.due(step) or step >= made.steps:
-                    log.write(step)
-                if interrupted():
+                if (log.due(step) or step >= made.steps) and (bad := log.write(step)):
+                    raise Failed(failure(made, out, step, "a loss", bad))
+                stopping = interrupted()
+                if stopping or (step % checkpoint_every < made.run.envs and step < made.steps):
+                    recorder.save(step, now.loop, log, {}, {"seconds": time.perf_counter() - began})
+                if stopping:
                     save_snapshots(made, out, state, step)
                     return False
-    except Diverged as error:
-        raise Failed(failure(made, out, error.step, [made.seeds[i] for i in error.seeds])) from None
-    finally:
-        log.close()
-    assert state is not None
-    save_snapshots(made, out, state, made.steps)
-    result = {
-        "steps": made.steps,
-        "seconds": round(time.perf_counter() - began, 1),
-        "steps_per_second": round(made.steps * len(made.seeds) / (time.perf_counter() - began), 1),
-        "device": device_name(),
-        "jax": jax.__version__,
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-    }
-    write_text(out / "result.json", json.dumps(result, indent=1) + "\n")
+        except Diverged as error:
+            raise Failed(failure(made, out, error.step, "an action", error.seeds.tolist())) from None
+        except NotFinite as error:
+            raise Failed(failure(made, out, step, error.name, error.seeds)) from None
+        state = state if state is not None or found is None else found.loop.state
+        assert state is not None
+        save_snapshots(made, out, state, made.steps)
+        seconds = time.perf_counter() - began
+        result = {
+            "steps": made.steps,
+            "seconds": round(seconds, 1),
+            "steps_per_second": round(made.steps * len(made.seeds) / seconds, 1),
+            **provenance(),
+        }
+        write_text(out / "result.json", json.dumps(result, indent=1) + "\n")
+        recorder.finish()
     return True
 
 
-def failure(made: Pretraining, out: Path, step: int, seeds: Sequence[int]) -> str:
-    found = (path for seed in seeds for path in (out / f"seed-{seed}").glob("snapshot-*.safetensors"))
+def failure(made: Pretraining, out: Path, step: int, what: str, seeds: Sequence[int]) -> str:
+    """Seeds are counted from 0 here."""
+    names = [made.seeds[i] for i in seeds]
+    kept = Checkpoints(out / "checkpoint", {}).steps()
+    found = (path for seed in names for path in (out / f"seed-{seed}").glob("snapshot-*.safetensors"))
     snapshots = sorted(found, key=lambda path: int(path.stem.partition("-")[2]))
     last = f"the last good snapshot is {snapshots[-1]}" if snapshots else "there is no snapshot yet"
-    rate = made.run.learner.optimizer.learning_rate
+    last += f", the last good checkpoint of step {kept[-1]:,}" if kept else ""
+    learner: Any = made.run.learner
+    rate = learner.optimizer.learning_rate
     advice = f"try --precision float32 or --set learner.optimizer.learning_rate={rate / 3:.1g}"
-    return f"seed {', '.join(map(str, seeds))}: not a number after {step:,} steps; {last}; {advice}"
-
-
-class Log:
-    """Means of metrics over intervals, written to the run's folder. Waits for the device only when it writes."""
-
-    def __init__(self, made: Pretraining, out: Path):
-        self.made, self.out = made, out
-        self.note = ""
-        self._coverage = Coverage(grid_of(made.env), len(made.seeds))
-        self._sums: dict[str, jax.Array] | None = None
-        self._count = 0
-        self._returns = np.zeros((len(made.seeds), made.run.envs))
-        self._ended: list[list[float]] = [[] for _ in made.seeds]
-        self._next = made.log_every
-        self._time = time.perf_counter()
-        self._step = 0
-        self._columns: list[str] = []
-        self._csv = (out / "metrics.csv").open("w")
-        self._events = [EventWriter(out / "tensorboard" / f"seed-{seed}") for seed in made.seeds]
-
-    def add(self, metrics: dict[str, jax.Array] | None, outcome: Any) -> None:
-        if metrics is not None:
-            self._sums = metrics if self._sums is None else _add(self._sums, metrics)
-            self._count += 1
-        self._coverage.add(outcome.next_obs)
-        if outcome.truncated.any():
-            self._coverage.add(outcome.obs)  # Starts of episodes count too.
-        self._returns += outcome.reward.reshape(self._returns.shape)
-        for seed, env in np.argwhere(outcome.truncated.reshape(self._returns.shape)):
-            self._ended[seed].append(self._returns[seed, env])
-            self._returns[seed, env] = 0.0
-
-    def due(self, step: int) -> bool:
-        return step >= self._next
-
-    def write(self, step: int) -> None:
-        """A row of every seed."""
-        made = self.made
-        means = {name: np.asarray(value) / self._count for name, value in (self._sums or {}).items()}
-        now = time.perf_counter()
-        rate = (step - self._step) * len(made.seeds) / (now - self._time)
-        ever, recent, fraction = self._coverage.ever(), self._coverage.recent(), self._coverage.fraction()
-        rows = []
-        for i, seed in enumerate(made.seeds):
-            row = {"step": step, "seed": seed, "steps_per_second": rate}
-            row |= {"cells": int(ever[i]), "cells_now": int(recent[i])}
-            if fraction is not None:
-                row["coverage"] = float(fraction[i])
-            row["return"] = float(np.mean(self._ended[i])) if self._ended[i] else float("nan")
-            row |= {name: float(value[i]) for name, value in means.items()}
-            rows.append(row)
-        for row, events in zip(rows, self._events, strict=True):
-            events.scalars(step, {name: float(value) for name, value in row.items() if name not in ("step", "seed")})
-        if means:
-            # Before the first update there are no losses, and a table has one set of columns.
-            text = to_csv([{k: _short(v) for k, v in row.items()} for row in rows], header=not self._columns)
-            self._columns = list(rows[0])
-            self._csv.write(text)
-            self._csv.flush()
-            losses = ", ".join(f"{name} {value.mean():.3g}" for name, value in means.items() if name.endswith("loss"))
-            self.note = f"reward {means['reward'].mean():.3g}, {losses}"
-        bad = [made.seeds[i] for i in range(len(made.seeds)) if not all(np.isfinite(v[i]) for v in means.values())]
-        self._coverage.forget()
-        self._sums, self._count, self._step, self._time = None, 0, step, now
-        self._ended = [[] for _ in made.seeds]
-        self._next = (step // made.log_every + 1) * made.log_every
-        if bad:
-            raise Failed(failure(made, self.out, step, bad))
-
-    def close(self) -> None:
-        self._csv.close()
-        for events in self._events:
-            events.close()
-
-
-@jax.jit
-def _add(sums: dict[str, jax.Array], new: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    return jax.tree.map(jnp.add, sums, new)
-
-
-def _short(value: Any) -> Any:
-    if isinstance(value, float):
-        return "" if np.isnan(value) else f"{value:.6g}"
-    return value
+    return f"seed {', '.join(map(str, names))}: {what} is not a number after {step:,} steps; {last}; {advice}"
 
 
 # --- Before the run ---------------------------------------------------------------------------------------------------
@@ -492,22 +461,22 @@ def time_loop(made: Pretraining, patience: float = 20.0) -> float:
     few = (run.replay.nstep + 2) * max(run.envs, run.steps_per_update)
     replay = dataclasses.replace(run.replay, capacity=max(8 * few, 1000))
     trial = dataclasses.replace(run, random_steps=few, replay=replay)
-    updates, began, rate = 0, time.perf_counter(), 0.0
-    since: tuple[float, int] | None = None
+    updates, began = 0, time.perf_counter()
+    since, step = began, 0
     with contextlib.closing(make_envs(made.env, run.envs * len(made.seeds), made.seeds)) as environments:
         for now in train(trial, environments, seed_keys(made.seeds), 10**9):
             if now.metrics is None:
                 continue
-            jax.block_until_ready(now.metrics)
             updates += 1
-            # The first ones compile.
-            if updates == 3 or since is None:
-                since = time.perf_counter(), now.step
-                continue
-            rate = (now.step - since[1]) * len(made.seeds) / (time.perf_counter() - since[0])
-            if updates >= 20 or time.perf_counter() - began > patience:
-                break
-    return rate
+            late = time.perf_counter() - began > patience
+            if step and (late or time.perf_counter() - since > 2.0):
+                jax.block_until_ready(now.metrics)
+                return (now.step - step) * len(made.seeds) / (time.perf_counter() - since)
+            if updates == 3 or (updates == 1 and late):
+                # The first ones compile.
+                jax.block_until_ready(now.metrics)
+                since, step = time.perf_counter(), now.step
+    raise AssertionError("the loop has no end")
 
 
 def describe(made: Pretraining) -> Iterator[str]:
@@ -519,21 +488,23 @@ def describe(made: Pretraining) -> Iterator[str]:
     yield f"time: about {clock(total)} at {rate:,.0f} environment steps/s (timed here, compiling not counted)"
 
 
-def run_pretraining(made: Pretraining, out: Path, needs: str) -> int:
+def run_pretraining(made: Pretraining, out: Path, needs: str, checkpoint_every: int = CHECKPOINT_EVERY) -> int:
     """The command: says what it does and what memory it `needs`, trains, and returns an exit code."""
     if (out / "result.json").exists():
+        Checkpoints(out / "checkpoint", {}).clear()  # Of a run that was killed as it ended.
         print(f"finished before: {out}/")
         return 0
     print(f"{made.method} on {made.env} · {len(made.seeds)} seeds × {made.steps:,} steps · {out}/")
     print(f"memory: {needs}", flush=True)
     with progress(made.steps * len(made.seeds), "steps") as shown:
         try:
-            finished = pretrain(made, out, shown)
+            with explained(out):
+                finished = pretrain(made, out, shown, checkpoint_every, say)
         except Failed as error:
             print(f"becl: failed: {error}", file=sys.stderr)
             return 1
     if not finished:
-        print(f"becl: stopped; networks are kept in {out}/; the same command begins again", flush=True)
+        print(f"becl: stopped; the same command, or becl resume {out}, goes on", flush=True)
         return 130
     result = json.loads((out / "result.json").read_text())
     print(

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def interrupts() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C was pressed, for loops that stop where it suits them; a second press stops at once."""
+    """Whether Ctrl-C was pressed, or the process asked to end, for loops that stop where it suits them; a second time
+    stops at once."""
     pressed = False
 
     def handle(number: int, frame: object) -> None:
@@ -23,11 +24,12 @@ def interrupts() -> Iterator[Callable[[], bool]]:
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
-    before = signal.signal(signal.SIGINT, handle)
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield lambda: pressed
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Progress:
@@ -35,11 +37,16 @@ class Progress:
 
     def __init__(self, total: int, unit: str, write: Callable[[str], None], interval: float):
         self.total, self.unit, self.write, self.interval = total, unit, write, interval
-        self.done = 0
+        self.done = self.before = 0
         self.note = ""
         """Shown after the time left."""
         self.running: list[str] = []
         self.began = self.last = time.monotonic()
+
+    def resume(self, done: int) -> None:
+        """Counts what was done before, but not into the rate."""
+        self.done += done
+        self.before += done
 
     def begin(self, label: str, seed: int) -> None:
         self.running.append(f"{label}/{seed}")
@@ -60,7 +67,7 @@ class Progress:
 
     def line(self) -> str:
         elapsed = time.monotonic() - self.began
-        rate = self.done / elapsed if elapsed > 0 else 0.0
+        rate = (self.done - self.before) / elapsed if elapsed > 0 else 0.0
         left = max(self.total - self.done, 0) / rate if rate else float("inf")
         shown = ", ".join(self.running[:4]) + (", …" if len(self.running) > 4 else "")
         done = f"{self.done:,} of {self.total:,} {self.unit} ({100 * self.done / self.total:.0f} %)"
@@ -87,3 +94,8 @@ def progress(total: int, unit: str) -> Iterator[Progress]:
 
     with Live(console=Console(stderr=True), refresh_per_second=4, transient=True) as live:
         yield Progress(total, unit, lambda line: live.update(line), 0.25)
+
+
+def say(line: str) -> None:
+    """Something worth knowing while a run goes on."""
+    print(f"becl: {line}", file=sys.stderr, flush=True)

@@ -54,6 +54,18 @@ def difference(one: Any, other: Any, path: str = "") -> str | None:
     return None if one == other else f"{path}: {one}, {other}"
 
 
+def check_numbers(spec: Any, path: str = "") -> None:
+    """Refuses numbers that no option has: negative ones, and those that are none or infinite."""
+    for field in dataclasses.fields(spec):
+        value, here = getattr(spec, field.name), path + field.name
+        if dataclasses.is_dataclass(value):
+            check_numbers(value, here + ".")
+        for one in value if isinstance(value, tuple) else (value,):
+            unbounded = one == float("inf") and here.endswith("clip")  # No clipping.
+            if isinstance(one, int | float) and not 0 <= one < float("inf") and not unbounded:
+                raise UserError(f"{here} {one:g}: must not be negative, and finite")
+
+
 def override(spec: Spec, path: str, text: str) -> Spec:
     """The spec with the option at a dotted path set from text, checked against the option's type."""
     name, _, rest = path.partition(".")
@@ -90,6 +102,9 @@ def parse(path: str, text: str, hint: Any) -> Any:
             raise UserError(f"{path}={text}: expected true or false")
         return text.lower() == "true"
     try:
-        return hint(text)
+        value = hint(text)
     except (TypeError, ValueError):
         raise UserError(f"{path}={text}: expected {getattr(hint, '__name__', hint)}") from None
+    if hint is int and abs(value) >= 2**31:
+        raise UserError(f"{path}={text}: must be below 2^31")
+    return value

@@ -14,6 +14,7 @@ A seed counts as finished when its JSON is there, which is written last. Typing 
 seeds that are missing.
 """
 
+import contextlib
 import dataclasses
 import functools
 import io
@@ -27,16 +28,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from becl.checkpoint import Checkpoints
 from becl.envs import maze
 from becl.errors import UserError, unknown
-from becl.folder import named_arrays, to_csv, write_text
+from becl.folder import named_arrays, place_arrays, read_config, to_csv, write_bytes, write_text
 from becl.networks import Adam, Network
 from becl.objectives import METHODS, MazeStudy
 from becl.ppo import PPO
+from becl.progress import say
 from becl.skills import OneHot
-from becl.specs import override, to_dict
+from becl.specs import check_numbers, from_dict, override, to_dict
 from becl.train import OnPolicy
 
+CHECKPOINT_CYCLES = 100  # A few seconds.
 CHUNK = 25  # Cycles between two reports of progress; also the resolution of learning curves.
 REPEATS = 5  # Metrics are averaged over this many independent sets of trajectories.
 PATHS = 20  # Trajectories a skill in a set, as in the paper's figures.
@@ -61,6 +65,35 @@ class Study:
         """What must agree for two commands to share a folder. Seeds may be added later, so they are not part."""
         config: dict[str, Any] = {"study": self.kind, "cycles": self.cycles, "mine_iterations": self.mine_iterations}
         return config | {"runs": {label: to_dict(run) for label, run in self.runs.items()}}
+
+
+def load_study(out: Path) -> Study:
+    """The study that a folder holds, with all seeds that were ever asked for."""
+    config = read_config(out)
+    parts = (OnPolicy, PPO, maze.Maze, Network, Adam, OneHot)
+    kinds = [
+        type(one) for method in METHODS.values() for one in (method.objective, method.maze and method.maze.objective)
+    ]
+    classes = {kind.__name__: kind for kind in (*parts, *kinds)}
+    try:
+        runs = {label: from_dict(run, classes) for label, run in config["runs"].items()}
+        seeds = tuple(int(seed) for seed in json.loads((out / "seeds.json").read_text()))
+        return Study(config["study"], runs, seeds, config["cycles"], config["mine_iterations"])
+    except OSError as error:
+        raise UserError(f"{out}: seeds.json: {error.strerror}") from None
+    except UserError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        raise UserError(f"{out} holds no run that can be resumed") from None
+
+
+def note_seeds(study: Study, out: Path) -> None:
+    """Remembers which seeds were asked for, so that the study can be resumed without saying them again."""
+    path = out / "seeds.json"
+    known: list[int] = []
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        known = [int(seed) for seed in json.loads(path.read_text())]
+    write_text(path, json.dumps(sorted({*known, *study.seeds})) + "\n")
 
 
 def maze_settings(method: str) -> MazeStudy:
@@ -171,6 +204,7 @@ def check(run: OnPolicy) -> None:
     for name in ("discount", "gae_lambda"):
         if not 0 <= getattr(run.learner, name) <= 1:
             raise UserError(f"learner.{name} {getattr(run.learner, name):g}: must lie in [0, 1]")
+    check_numbers(run)
 
 
 def make_study(
@@ -207,7 +241,7 @@ def make_study(
     for setting in settings:
         if ":" in setting and (target := setting.partition(":")[0]) in STUDIED and target not in methods:
             raise UserError(f"--set {setting}: {target} is not among --methods {' '.join(methods)}")
-    if kind == "estimates" and mine_iterations < 1:
+    if mine_iterations < 1:
         raise UserError(f"--mine-iterations {mine_iterations}: at least 1 is needed")
     if maze_name is None:
         maze_name = "square_tree" if kind == "skills" else "square_a"
@@ -260,22 +294,29 @@ def train_seeds(
     keys = jnp.stack([jax.random.key(seed) for seed in seeds]) if batched else jax.random.key(seeds[0])
     began = time.perf_counter()
     compiled = programs(run, batched)
-    state = compiled.init(keys)
-    curves: list[dict[str, np.ndarray]] = []
-    done = 0
-    compile_time = 0.0
+    (out / label).mkdir(exist_ok=True)
+    checkpoints = seed_checkpoints(study, label, seeds, out)
+    state, curves, done, spent = restore(checkpoints, jax.eval_shape(compiled.init, keys), say)
+    began -= spent
+    if state is None:
+        state = compiled.init(keys)
+    elif done:
+        report(done)
+    first, compile_time = done, 0.0
     while done < study.cycles:
         chunk = min(CHUNK, study.cycles - done)
         chunk_began = time.perf_counter()
         state, metrics = compiled.advance(state, chunk)
         curves.append({name: np.asarray(value) for name, value in metrics.items()})
-        if done == 0:
+        if done == first:
             compile_time = time.perf_counter() - chunk_began
         done += chunk
         for name, value in curves[-1].items():
             if not np.all(np.isfinite(value)):
                 raise FloatingPointError(f"{name} is no longer finite after {done} cycles")
         report(chunk)
+        if done < study.cycles and done % CHECKPOINT_CYCLES == 0:
+            save(checkpoints, state, curves, done, time.perf_counter() - began)
     seconds = time.perf_counter() - began
     for index, seed in enumerate(seeds):
         pick = (lambda x, index=index: x[index]) if batched else (lambda x: x)
@@ -283,6 +324,42 @@ def train_seeds(
         final = jax.tree.map(pick, state)
         timing = {"seconds": seconds, "first_chunk_seconds": compile_time, "seeds_together": len(seeds)}
         _keep(study, label, seed, final, learning, timing, out)
+    checkpoints.clear()
+
+
+def seed_checkpoints(study: Study, label: str, seeds: Sequence[int], out: Path) -> Checkpoints:
+    """Where seeds that are trained together are kept while they are."""
+    identity = {"run": to_dict(study.runs[label]), "seeds": list(seeds), "cycles": study.cycles}
+    name = f"seed-{seeds[0]}" if len(seeds) == 1 else f"seeds-{seeds[0]}-and-{len(seeds) - 1}"
+    return Checkpoints(out / label / f"{name}.checkpoint", identity)
+
+
+def save(checkpoints: Checkpoints, state: Any, curves: list[dict[str, np.ndarray]], done: int, spent: float) -> None:
+    """A full disk is no reason to stop: there is the checkpoint before."""
+    arrays = {f"state.{name}": np.array(array) for name, array in named_arrays(state).items()}
+    arrays |= {f"curves.{name}": np.stack([row[name] for row in curves]) for name in curves[0]}
+    try:
+        checkpoints.save(done, arrays, {"seconds": spent, "columns": list(curves[0])}, None, [])
+    except OSError as error:
+        say(f"checkpoint after {done} cycles could not be written ({error.strerror}); training goes on")
+
+
+def restore(checkpoints: Checkpoints, like: Any, say: Callable[[str], None]) -> tuple[Any, list, int, float]:
+    """State, curves, cycles done and seconds spent; None and nothing where a run begins."""
+    import jax
+
+    size = sum(leaf.size * 8 for leaf in jax.tree.leaves(like))
+    found = checkpoints.load(2 * size + 100_000_000, say)
+    if found is None:
+        return None, [], 0, 0.0
+    groups: dict[str, dict[str, np.ndarray]] = {"state": {}, "curves": {}}
+    for name, array in found.arrays.items():
+        group, _, rest = name.partition(".")
+        groups.setdefault(group, {})[rest] = array
+    state = place_arrays(groups["state"], like, checkpoints.folder)
+    columns = {name: groups["curves"][name] for name in found.about["columns"]}
+    curves = [dict(zip(columns, map(np.asarray, row), strict=True)) for row in zip(*columns.values(), strict=True)]
+    return state, curves, found.step, float(found.about["seconds"])
 
 
 class Programs(NamedTuple):
@@ -320,8 +397,6 @@ def _keep(study, label, seed, state, learning, timing, out: Path) -> None:
     import safetensors.numpy
 
     run = study.runs[label]
-    folder = out / label
-    folder.mkdir(exist_ok=True)
     rows = [
         {"cycle": min((number + 1) * CHUNK, study.cycles), **{k: f"{v:.6g}" for k, v in row.items()}}
         for number, row in enumerate(learning)
@@ -330,10 +405,10 @@ def _keep(study, label, seed, state, learning, timing, out: Path) -> None:
     measured, arrays = measure(run, state.learner, seed, study.mine_iterations)
     networks = {"learner": state.learner.networks, "objective": state.objective._replace(opt=None)}
     weights = named_arrays(eqx.filter(networks, eqx.is_inexact_array))
-    seed_path(out, label, seed, "safetensors").write_bytes(safetensors.numpy.save(weights))
+    write_bytes(seed_path(out, label, seed, "safetensors"), safetensors.numpy.save(weights))
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
-    seed_path(out, label, seed, "npz").write_bytes(buffer.getvalue())
+    write_bytes(seed_path(out, label, seed, "npz"), buffer.getvalue())
     result = {
         "label": label,
         "seed": seed,
@@ -388,11 +463,18 @@ def trajectory_vectors(paths: np.ndarray) -> np.ndarray:
 
 def finished(study: Study, out: Path) -> dict[str, list[dict[str, Any]]]:
     """What was measured of every finished seed in the folder, by label; labels without any are left out."""
+
+    def read(path: Path) -> dict[str, Any]:
+        try:
+            row = json.loads(path.read_text())
+            if path.name != f"seed-{row['seed']}.json" or row["label"] != path.parent.name:
+                raise ValueError("of another seed")
+        except (KeyError, TypeError, ValueError, RecursionError):
+            raise UserError(f"{path} is damaged; remove it to train this seed again") from None
+        return row
+
     results = {
-        label: sorted(
-            (json.loads(path.read_text()) for path in (out / label).glob("seed-*.json")), key=lambda row: row["seed"]
-        )
-        for label in study.runs
+        label: sorted(map(read, (out / label).glob("seed-*.json")), key=lambda row: row["seed"]) for label in study.runs
     }
     return {label: rows for label, rows in results.items() if rows}
 

@@ -36,6 +36,16 @@ class MazeBatch:
         self._state: MazeState = self._reset_all(self._keys, self._number)
         return np.asarray(self._state.position)
 
+    def get_state(self) -> tuple[np.ndarray, MazeState]:
+        """Counters and states, as plain arrays."""
+        counters = np.array([self._number, self._in_episode])
+        return counters, jax.tree.map(np.asarray, self._state)
+
+    def set_state(self, state: tuple[np.ndarray, MazeState]) -> None:
+        """Goes on from there bit for bit."""
+        self._number, self._in_episode = (int(count) for count in state[0])
+        self._state = jax.tree.map(jnp.asarray, state[1])
+
     def close(self) -> None:
         """There is nothing to close."""
 

@@ -33,9 +33,11 @@ class Step(NamedTuple):
     """What the policy sees next: the first observation of a new episode where the old one ended."""
     reward: Float[np.ndarray, " n"]
     truncated: Bool[np.ndarray, " n"]
-    """Where an episode ended: by its length, or because the simulation diverged. No task ends otherwise."""
+    """Where an episode ended: by its length, because the simulation diverged, or because the task is over."""
     next_obs: Float32[np.ndarray, "n o"]
     """What the action led to; differs from `obs` only where an episode ended."""
+    terminated: Bool[np.ndarray, " n"] = np.zeros(0, bool)
+    """Where the task itself ended the episode, so that nothing follows. Empty where tasks never do."""
 
 
 class State(NamedTuple):
@@ -136,7 +138,7 @@ class Simulations:
         self._obs = obs.copy()
         if truncated.any():
             self._begin(np.flatnonzero(truncated))
-        return Step(self._obs.copy(), reward, truncated, obs)
+        return Step(self._obs.copy(), reward, truncated, obs, np.zeros(self.num_envs, bool))
 
     def get_state(self, ids: int | Sequence[int] | np.ndarray | None = None) -> State:
         """A copy of the state of all simulations, or of some."""

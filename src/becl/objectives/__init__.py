@@ -54,6 +54,10 @@ class Method:
     """Whether the critic predicts as many features as the skill has numbers, which weighs them (APS)."""
     released_skill: bool = False
     """Whether transitions carry the skill of the step before, as in the released code."""
+    finetune_skill: str = "none"
+    """Which skill learns a task, as published: see `becl.finetune.CHOICES`."""
+    transfer: Literal["trunk", "critic", "critic-released"] = "trunk"
+    """What a task inherits, as published: see `becl.finetune.TRANSFERS`."""
     maze: MazeStudy | None = None
     """None: not part of the maze study, which is about discrete skills."""
 
@@ -67,6 +71,7 @@ METHODS: dict[str, Method] = {
         maze=MazeStudy(
             BeCL(positive="nearest", temperature=0.2, ramp=0.35), entropy_weight=0.07, fit_epochs=1, learning_rate=6e-4
         ),
+        finetune_skill="random",
     ),
     "becl-paper": Method(
         BeCL(),
@@ -74,6 +79,7 @@ METHODS: dict[str, Method] = {
         "BeCL as printed: the expectation over all states of the skill's other trajectories",
         fits_per_update=3,
         maze=MazeStudy(BeCL(temperature=0.12), entropy_weight=0.09, fit_epochs=1, learning_rate=6e-4),
+        finetune_skill="random",
     ),
     "becl-released": Method(
         BeCL(positive="first", denominator="all"),
@@ -82,30 +88,39 @@ METHODS: dict[str, Method] = {
         fits_per_update=3,
         released_skill=True,
         maze=MazeStudy(BeCLReleasedMaze(), as_released=True),
+        finetune_skill="random",
     ),
     "ddpg": Method(Extrinsic(), "task", "the task's own reward: no pretraining objective"),
     "icm": Method(ICM(), "knowledge", "what a model of the dynamics predicts badly"),
     "disagreement": Method(Disagreement(), "knowledge", "where five models of the dynamics disagree"),
     "rnd": Method(RND(), "knowledge", "states on which a random network is not yet imitated"),
     "apt": Method(APT(), "data", "spread of states in features of the dynamics"),
-    "proto": Method(ProtoRL(), "data", "spread of states in features with prototypes"),
+    "proto": Method(
+        ProtoRL(),
+        "data",
+        "spread of states in features with prototypes",
+        transfer="critic-released",
+    ),
     "smm": Method(
         SMM(),
         "competence",
         "states that are rare under a density model, for each skill",
         skill_interval=None,
+        finetune_skill="resampled",
     ),
     "smm-paper": Method(
         SMM(skill_term="paper"),
         "competence",
         "SMM with the sign of the papers: skills that can be told apart",
         skill_interval=None,
+        finetune_skill="resampled",
     ),
     "diayn": Method(
         DIAYN(),
         "competence",
         "skills that a classifier can tell from a state",
         maze=MazeStudy(entropy_weight=0.35, learning_rate=4e-4),
+        finetune_skill="resampled",
     ),
     "aps": Method(
         APS(),
@@ -113,24 +128,34 @@ METHODS: dict[str, Method] = {
         "spread, and features that point where the skill points",
         skill_interval=5,
         successor_features=True,
+        finetune_skill="regress",
     ),
     "cic": Method(
         CIC(),
         "data",
         "spread of contrastively learned features",
         maze=MazeStudy(entropy_weight=0.02, learning_rate=5e-4),
+        finetune_skill="constant",
     ),
     "cic-released": Method(
         CIC(train_encoder=False, compare_with="obs"),
         "data",
         "CIC as in the released maze code: spread in random features",
         maze=MazeStudy(as_released=True),
+        finetune_skill="constant",
     ),
     "dads": Method(
         DADS(),
         "competence",
         "skills whose next state is predictable; in the maze the study's q(s'|z)",
         maze=MazeStudy(DADS(given="skill", stddev=0.5**0.5), entropy_weight=0.4, learning_rate=2.5e-4),
+        finetune_skill="resampled",
     ),
-    "dads-dynamics": Method(DADS(), "competence", "DADS proper, q(s'|s,z), also in the maze", maze=MazeStudy()),
+    "dads-dynamics": Method(
+        DADS(),
+        "competence",
+        "DADS proper, q(s'|s,z), also in the maze",
+        maze=MazeStudy(),
+        finetune_skill="resampled",
+    ),
 }

@@ -120,11 +120,7 @@ class BeCL:
             # Each of the 2(m−1) negatives stands for an equal share of the batch's other-skill states.
             count = jnp.maximum(pairs.negative.sum(1), 1)
             mass = mass + jnp.log(2 * (self.skills.dim - 1) / count)
-        losses = info_nce(chosen.scores, mass[:, None])
-        return (
-            jnp.sum(chosen.weights * losses, -1),
-            jnp.sum(chosen.weights * jnp.exp(-losses), -1),
-        )
+        return expected_nce(chosen.scores, chosen.weights, mass), expected_ratio(chosen.scores, chosen.weights, mass)
 
 
 def in_blocks(price: Callable[[Int[Array, " anchors"]], Float[Array, " anchors"]], size: int) -> Float[Array, " batch"]:
@@ -163,6 +159,35 @@ class Positives(NamedTuple):
 def info_nce(positive: Float[Array, "*#b"], negative_mass: Float[Array, "*#b"]) -> Float[Array, "*b"]:
     """Eq. 8 for log-scores: −log(e^p / (e^p + e^n)), n the log of the negatives' summed exponentials."""
     return jax.nn.softplus(negative_mass - positive)
+
+
+@jax.custom_vjp
+def expected_nce(
+    positive: Float[Array, "anchors positives"],
+    weights: Float[Array, "anchors positives"],
+    negative_mass: Float[Array, " anchors"],
+) -> Float[Array, " anchors"]:
+    """The loss of each anchor, expected over its positives."""
+    return jnp.sum(weights * info_nce(positive, negative_mass[:, None]), -1)
+
+
+def _expected_nce_backward(kept: tuple[Array, Array, Array], g: Float[Array, " anchors"]) -> tuple[Array, None, Array]:
+    positive, weights, mass = kept
+    slope = g[:, None] * weights * jax.nn.sigmoid(mass[:, None] - positive)
+    return -slope, None, slope.sum(-1)
+
+
+# Written out, so that no matrix beside the scores is kept. Weights are not learned.
+expected_nce.defvjp(lambda *given: (expected_nce(*given), given), _expected_nce_backward)
+
+
+def expected_ratio(
+    positive: Float[Array, "anchors positives"],
+    weights: Float[Array, "anchors positives"],
+    negative_mass: Float[Array, " anchors"],
+) -> Float[Array, " anchors"]:
+    """Eq. 10, E[e^−L]: of one positive e^p / (e^p + e^n)."""
+    return jnp.sum(weights * jax.nn.sigmoid(positive - negative_mass[:, None]), -1)
 
 
 def negative_mass(

@@ -1,0 +1,47 @@
+"""A dm_env environment as a Gymnasium one."""
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict
+
+
+class DmEnvironment(gymnasium.Env):
+    """Observations are a Dict of arrays. A discount of 0 ends an episode for good; any other end is a time limit."""
+
+    def __init__(self, make: Callable[[int], Any], seed: int = 0):
+        """`make` gives the environment for a seed."""
+        self._make = make
+        self._env = make(seed)
+        spec = self._env.action_spec()
+        self.action_space = Box(
+            np.broadcast_to(spec.minimum, spec.shape).astype(np.float64),
+            np.broadcast_to(spec.maximum, spec.shape).astype(np.float64),
+            dtype=np.float64,
+        )
+        observed = self._env.observation_spec()
+        self.observation_space = Dict(
+            {name: Box(-np.inf, np.inf, part.shape, np.float64) for name, part in observed.items()}
+        )
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict, dict]:
+        super().reset(seed=seed)
+        del options
+        if seed is not None:
+            self._env.close()
+            self._env = self._make(seed)
+        return self._observed(self._env.reset()), {}
+
+    def step(self, action: np.ndarray) -> tuple[dict, float, bool, bool, dict]:
+        step = self._env.step(action)
+        over = step.last()
+        terminated = bool(over and step.discount == 0)
+        return self._observed(step), float(step.reward or 0.0), terminated, bool(over and not terminated), {}
+
+    def close(self) -> None:
+        self._env.close()
+
+    def _observed(self, step: Any) -> dict[str, np.ndarray]:
+        return {name: np.asarray(value, np.float64) for name, value in step.observation.items()}

@@ -1,0 +1,245 @@
+"""Anyone's environments behind the interface of the robots: Gymnasium (`gym:ID`) and dm_control (`dmc:DOMAIN_TASK`).
+
+Observations of any nesting are flattened into one vector; actions in [-1, 1] are scaled to the environment's range. All
+copies are stepped by Gymnasium's own vector environments, in this process or in several.
+"""
+
+import difflib
+import functools
+import importlib
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32
+
+from becl.envs.simulations import Step, shared_seeds
+from becl.envs.spec import EnvSpec
+from becl.errors import UserError, unknown
+
+LENGTH = 1000
+"""Steps of an episode that has no limit of its own: where the loop needs a number."""
+
+
+class GymBatch:
+    """`num_envs` copies of a Gymnasium environment, each going through its episodes on its own.
+
+    An episode that ends by itself (`terminated`) is told from one that was cut off. Nothing in Gymnasium lets an
+    environment be put where it was, so a run that is resumed begins new episodes.
+    """
+
+    resumable = False
+
+    def __init__(
+        self,
+        make: Callable[[], Any],
+        num_envs: int = 1,
+        seed: int | Sequence[int] = 0,
+        processes: bool = False,
+    ):
+        """`make` gives a new environment; with `processes` each copy has a process of its own."""
+        from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+        self.seeds = shared_seeds(seed, num_envs)
+        self.num_envs = num_envs
+        kind = AsyncVectorEnv if processes else SyncVectorEnv
+        self._envs: Any = kind([make] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+        self._layout = Layout(self._envs.single_observation_space)
+        self._low, self._half = action_scale(self._envs.single_action_space)
+        action_space = self._envs.single_action_space
+        self._shape, self._dtype = action_space.shape, action_space.dtype
+        self.spec = EnvSpec(self._layout.size, self._low.size, length_of(make))
+        self._begun = 0
+
+    def reset(self) -> Float32[np.ndarray, "n o"]:
+        """Begins the first episode of every copy."""
+        self._begun = 0
+        return self.restart()
+
+    def restart(self) -> Float32[np.ndarray, "n o"]:
+        """Begins new episodes; each call other ones."""
+        each = self.num_envs // len(self.seeds)
+        numbers = [
+            int(np.random.default_rng([seed % 2**32, seed >> 32, number, self._begun]).integers(2**31))
+            for seed in self.seeds
+            for number in range(each)
+        ]
+        self._begun += 1
+        obs, _ = self._envs.reset(seed=numbers)
+        return self._layout.batch(obs, self.num_envs)
+
+    def step(self, action: np.ndarray) -> Step:
+        scaled = self._low + self._half * (np.clip(action, -1.0, 1.0).astype(np.float64) + 1)
+        given = scaled.reshape(self.num_envs, *self._shape).astype(self._dtype)
+        raw, reward, terminated, truncated, info = self._envs.step(given)
+        obs = self._layout.batch(raw, self.num_envs)
+        next_obs, over = obs.copy(), terminated | truncated
+        for number in np.flatnonzero(over):
+            next_obs[number] = self._layout.one(info["final_obs"][number])
+        return Step(obs, np.asarray(reward, np.float64), over, next_obs, terminated.copy())
+
+    def get_state(self) -> np.ndarray:
+        """How often episodes were begun together: what a resumed run needs to begin others."""
+        return np.array(self._begun)
+
+    def set_state(self, state: np.ndarray) -> None:
+        self._begun = int(state)
+
+    def close(self) -> None:
+        self._envs.close()
+
+
+def length_of(make: Callable[[], Any]) -> int:
+    """The longest that an episode can be."""
+    one = make()
+    limit = one.spec.max_episode_steps if one.spec is not None else None
+    one.close()
+    return limit or LENGTH
+
+
+class Layout:
+    """How an observation becomes a vector."""
+
+    def __init__(self, space: Any):
+        from gymnasium import spaces
+        from gymnasium.spaces.utils import flatten_space
+
+        self._space = space
+        self._plain = isinstance(space, spaces.Box)
+        leaves = dict(_leaves(space))
+        for name, leaf in leaves.items():
+            if not isinstance(leaf, spaces.Box | spaces.Discrete | spaces.MultiBinary | spaces.MultiDiscrete):
+                what = f" {name!r}" if name else ""
+                raise UserError(
+                    f"observation{what} is {type(leaf).__name__}: numbers (Box, also in a Dict) are supported"
+                )
+        self.size = _numbers(flatten_space(space))
+        self.parts: dict[str, slice] = {}
+        """Where each part of a Dict lies in the vector."""
+        begin = 0
+        for name, leaf in leaves.items():
+            count = _numbers(flatten_space(leaf))
+            self.parts[name] = slice(begin, begin + count)
+            begin += count
+
+    def one(self, obs: Any) -> Float32[np.ndarray, " o"]:
+        from gymnasium.spaces.utils import flatten
+
+        return np.asarray(flatten(self._space, obs), np.float32).reshape(-1)
+
+    def batch(self, obs: Any, count: int) -> Float32[np.ndarray, "n o"]:
+        if self._plain:
+            return np.array(obs, np.float32).reshape(count, -1)
+        from gymnasium.vector.utils import batch_space, iterate
+
+        return np.stack([self.one(row) for row in iterate(batch_space(self._space, count), obs)])
+
+
+def _numbers(space: Any) -> int:
+    return int(np.prod(space.shape))
+
+
+def _leaves(space: Any, path: str = "") -> Any:
+    """Spaces within spaces, in the order in which they are flattened."""
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Dict):
+        for name, inner in space.items():
+            yield from _leaves(inner, f"{path}.{name}" if path else str(name))
+    elif isinstance(space, spaces.Tuple):
+        for number, inner in enumerate(space):
+            yield from _leaves(inner, f"{path}.{number}" if path else str(number))
+    else:
+        yield path, space
+
+
+def action_scale(space: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Lowest action and half of the range, as vectors."""
+    from gymnasium.spaces import Box
+
+    if not isinstance(space, Box):
+        raise UserError(
+            f"actions are {type(space).__name__}: continuous ones (Box) are supported, discrete ones are not"
+        )
+    low, high = (np.asarray(bound, np.float64).reshape(-1) for bound in (space.low, space.high))
+    if not (np.isfinite(low) & np.isfinite(high)).all():
+        raise UserError(
+            "actions have no bounds: wrap the environment in gymnasium.wrappers.RescaleAction or ClipAction"
+        )
+    return low, (high - low) / 2
+
+
+def gym_maker(name: str, **options: Any) -> Callable[[], Any]:
+    """Makes the Gymnasium environment of an id; `package/Name-v0` imports the package first where it is not known."""
+    import gymnasium
+
+    module, _, rest = name.partition("/")
+    if name not in gymnasium.registry and rest:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise UserError(f"gym:{name}: {module} cannot be imported: {error}") from None
+        name = name if name in gymnasium.registry else rest
+    if name not in gymnasium.registry:
+        close = difflib.get_close_matches(name, gymnasium.registry, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise UserError(f"unknown Gymnasium environment {name!r}: {hint}gymnasium.pprint_registry() lists all")
+
+    def make() -> Any:
+        return gymnasium.make(name, **options)
+
+    return make
+
+
+def dmc_maker(name: str) -> Callable[[], Any]:
+    """Makes a task of dm_control's suite, `cheetah_run`, as a Gymnasium environment."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # About displays, which nobody needs here.
+        from dm_control import suite
+
+    domain, task = next(
+        ((domain, task) for domain, task in suite.ALL_TASKS if f"{domain}_{task}" == name), (None, None)
+    )
+    if domain is None or task is None:
+        raise unknown("dm_control task", name, [f"{domain}_{task}" for domain, task in suite.ALL_TASKS])
+
+    def make() -> Any:
+        from becl.envs.dm_env import DmEnvironment
+
+        return DmEnvironment(lambda seed: suite.load(domain, task, {"random": seed}))
+
+    return make
+
+
+KINDS: dict[str, Callable[[str], Callable[[], Any]]] = {"gym": gym_maker, "dmc": dmc_maker}
+
+
+def is_foreign(name: str) -> bool:
+    """Whether a name is one of somebody else's environments."""
+    return name.partition(":")[0] in KINDS and ":" in name
+
+
+def maker_of(name: str) -> Callable[[], Any]:
+    """What makes one copy of `gym:ID` or `dmc:TASK`."""
+    kind, _, rest = name.partition(":")
+    return KINDS[kind](rest)
+
+
+@functools.cache
+def foreign_spec(name: str) -> EnvSpec:
+    """What a method needs to know of it; found out by making one."""
+    batch = make_foreign(name, 1, 0)
+    batch.close()
+    return batch.spec
+
+
+def make_foreign(name: str, num_envs: int, seed: int | Sequence[int]) -> GymBatch:
+    make = maker_of(name)
+    try:
+        return GymBatch(make, num_envs, seed)
+    except UserError as error:
+        raise UserError(f"{name}: {error}") from None
+    except Exception as error:  # Whatever an environment raises while it is made: a missing package, a missing file.
+        said = str(error).strip().splitlines()
+        raise UserError(f"{name} cannot be made: {type(error).__name__}: {said[0] if said else ''}") from error

@@ -1,0 +1,243 @@
+"""Environments that nobody here wrote, and one whose every number is known."""
+
+import csv
+import warnings
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete
+
+from becl.cli import main
+from becl.ddpg import DDPG
+from becl.envs.dm_env import DmEnvironment
+from becl.envs.foreign import GymBatch, Layout, action_scale, foreign_spec, gym_maker, is_foreign, make_foreign
+from becl.errors import UserError
+from becl.objectives.extrinsic import Extrinsic
+from becl.offpolicy import OffPolicy, train
+from becl.replay import Replay
+
+TINY = ["--hidden", "8", "--envs", "2", "--set", "batch=16", "random_steps=40", "replay.capacity=400"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_to_compile():
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+class Corridor(gymnasium.Env):
+    """Counts steps, in the third number of the vector, as Gymnasium sorts a Dict. Ends for good after `goal` steps, or
+    is cut off after 7; unequal ranges of actions, float64."""
+
+    observation_space = Dict(
+        {"time": Box(-np.inf, np.inf, (1,)), "inner": Dict({"seed": Box(0, 1, (2, 1), np.float64)})}
+    )
+    action_space = Box(np.array([-2.0, 0.0]), np.array([4.0, 0.5]), dtype=np.float64)
+
+    def __init__(self, goal: int = 5):
+        self.goal = goal
+        self.actions: list[np.ndarray] = []
+
+    def _observed(self) -> dict[str, Any]:
+        return {"time": np.array([self.time], np.float32), "inner": {"seed": self.marks}}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time, self.marks = 0, self.np_random.random((2, 1))
+        return self._observed(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        assert action.dtype == np.float64
+        self.actions.append(action)
+        self.time += 1
+        return self._observed(), 10.0 * self.time, self.time == self.goal, self.time == 7, {}
+
+
+def test_ends_are_told_apart_and_final_observations_are_right():
+    batch = GymBatch(Corridor, 2, 0)
+    first = batch.reset()
+    assert first.dtype == np.float32
+    assert batch.spec.obs_dim == 3
+    assert batch.spec.action_dim == 2
+    np.testing.assert_array_equal(first[:, 2], [0, 0])
+    marks = first[:, :2].copy()
+    for time in range(1, 5):
+        step = batch.step(np.zeros((2, 2), np.float32))
+        np.testing.assert_array_equal(step.obs, step.next_obs)
+        np.testing.assert_array_equal(step.obs[:, 2], [time, time])
+        np.testing.assert_array_equal(step.reward, [10 * time] * 2)
+        assert not step.truncated.any()
+    step = batch.step(np.zeros((2, 2), np.float32))
+    assert step.truncated.all()
+    assert step.terminated.all()
+    np.testing.assert_array_equal(step.next_obs[:, 2], [5, 5])
+    np.testing.assert_allclose(step.next_obs[:, :2], marks)
+    np.testing.assert_array_equal(step.obs[:, 2], [0, 0])
+    assert (step.obs[:, :2] != marks).all()  # Another episode.
+    batch.close()
+
+
+def test_a_time_limit_is_no_end_for_good():
+    batch = GymBatch(lambda: Corridor(goal=100), 1, 0)
+    batch.reset()
+    steps = [batch.step(np.zeros((1, 2), np.float32)) for _ in range(7)]
+    assert [bool(step.truncated[0]) for step in steps] == [False] * 6 + [True]
+    assert not any(step.terminated.any() for step in steps)
+    batch.close()
+
+
+def test_actions_are_scaled_to_their_ranges():
+    batch = GymBatch(Corridor, 1, 0)
+    batch.reset()
+    for action in ([-1, -1], [1, 1], [0, 0], [0.5, -0.5], [3, -3]):
+        batch.step(np.array([action], np.float32))
+    found = batch._envs.envs[0].unwrapped.actions
+    np.testing.assert_allclose(found, [[-2, 0], [4, 0.5], [1, 0.25], [2.5, 0.125], [4, 0]])
+    batch.close()
+
+
+def test_seeds_are_passed_on_and_share_the_copies():
+    both = GymBatch(Corridor, 4, [3, 9])
+    starts = both.reset()[:, :2]
+    alone = GymBatch(Corridor, 2, 9)
+    np.testing.assert_array_equal(alone.reset()[:, :2], starts[2:])
+    assert len(np.unique(starts[:, 0])) == 4
+    np.testing.assert_array_equal(both.reset()[:, :2], starts)
+    assert (both.restart()[:, :2] != starts).all()
+    both.close()
+    alone.close()
+
+
+def test_what_follows_an_end_for_good_is_worth_nothing():
+    """The stored discount is 0 exactly where the task ended."""
+    run = OffPolicy(
+        GymBatch(Corridor, 1).spec, Extrinsic(), DDPG(hidden=8), Replay(400), envs=2, batch=16, random_steps=10**6
+    )
+    *_, last = train(run, GymBatch(Corridor, 2, 0), jnp.stack([jax.random.key(0)]), 60)
+    stored = jax.tree.map(lambda leaf: np.asarray(leaf[0][:29]), last.state.replay.steps)
+    ends = (np.arange(29) + 1) % 5 == 0
+    np.testing.assert_array_equal(stored.last, np.stack([ends, ends], 1))
+    np.testing.assert_array_equal(stored.discount, np.where(stored.last, 0.0, 1.0))
+    np.testing.assert_array_equal(stored.next_obs[..., 2], np.stack([np.arange(29) % 5 + 1] * 2, 1))
+
+
+def test_parts_of_a_dict_have_their_places():
+    layout = Layout(Corridor.observation_space)
+    obs = {"time": np.array([7.0]), "inner": {"seed": np.array([[0.25], [0.5]])}}
+    vector = layout.one(obs)
+    assert set(layout.parts) == {"time", "inner.seed"}
+    np.testing.assert_array_equal(vector[layout.parts["time"]], [7])
+    np.testing.assert_array_equal(vector[layout.parts["inner.seed"]], [0.25, 0.5])
+
+
+def test_dm_control_is_what_it_is():
+    """The same numbers as a plain loop over dm_control."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from dm_control import suite
+
+    wrapped = DmEnvironment(lambda seed: suite.load("point_mass", "easy", {"random": seed}))
+    obs, _ = wrapped.reset(seed=4)
+    plain = suite.load("point_mass", "easy", {"random": 4})
+    expected = plain.reset()
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        for name, value in expected.observation.items():
+            np.testing.assert_array_equal(obs[name], value)
+        action = rng.uniform(-1, 1, 2)
+        obs, reward, terminated, truncated, _ = wrapped.step(action)
+        expected = plain.step(action)
+        assert reward == expected.reward
+        assert not terminated
+        assert not truncated
+
+
+def test_names():
+    assert is_foreign("gym:Pendulum-v1")
+    assert is_foreign("dmc:cheetah_run")
+    assert not is_foreign("walker")
+    assert not is_foreign("gymnast")
+    assert foreign_spec("gym:Pendulum-v1")[:3] == (3, 1, 200)
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ("gym:CartPole-v1", "actions are Discrete: continuous ones (Box) are supported"),
+        ("gym:Pendulum-v2", "did you mean 'Pendulum-v1'"),
+        ("gym:no_such_package/Arm-v0", "no_such_package cannot be imported"),
+        ("dmc:cheetah_ran", "did you mean 'cheetah_run'"),
+        ("gym:", "unknown Gymnasium environment"),
+    ],
+)
+def test_what_cannot_be_used_is_said_in_one_line(env, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert main(["pretrain", env]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert words in error
+    assert not list(tmp_path.iterdir())
+
+
+def test_spaces_that_are_no_numbers_are_refused():
+    with pytest.raises(UserError, match="no bounds"):
+        action_scale(Box(-np.inf, np.inf, (2,)))
+    with pytest.raises(UserError, match="Discrete"):
+        action_scale(Discrete(3))
+    with pytest.raises(UserError, match="'words' is Text"):
+        Layout(Dict({"words": gymnasium.spaces.Text(5)}))
+
+
+def test_a_package_is_imported_for_its_environments(tmp_path, monkeypatch):
+    (tmp_path / "armory.py").write_text(
+        "import gymnasium\ngymnasium.register('armory/Arm-v0', 'gymnasium.envs.classic_control:PendulumEnv')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    env = gym_maker("armory/Arm-v0")()
+    assert env.observation_space.shape == (3,)
+    batch = make_foreign("gym:armory/Arm-v0", 1, 0)
+    assert batch.spec.episode_length == 1000  # It has no limit of its own.
+
+
+@pytest.mark.parametrize("env", ["gym:Pendulum-v1", "dmc:point_mass_easy"])
+def test_from_pretraining_to_scores(env, tmp_path, capsys):
+    run, tuned = tmp_path / "run", tmp_path / "tuned"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert main(["pretrain", env, "--steps", "120", "--log-every", "60", "--out", str(run), *TINY]) == 0
+        words = ["--steps", "100", "--eval-every", "50", "--eval-episodes", "1", "--out", str(tuned)]
+        assert main(["finetune", str(run), *words]) == 0
+        assert main(["finetune", str(run), "--task", "walker_run", "--out", str(tmp_path / "other")]) == 2
+    assert "has one task, its own reward" in capsys.readouterr().err
+    with (tuned / "scores.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["task"], row["step"]) for row in rows] == [(env, "0"), (env, "50"), (env, "100")]
+    assert all(np.isfinite(float(row["return"])) for row in rows)
+    assert "cells" not in (run / "metrics.csv").read_text().splitlines()[0]
+
+
+def test_scores_are_those_of_whole_episodes(tmp_path, monkeypatch):
+    """Episodes of unequal length: each counts up to its own first end."""
+    from becl.envs import foreign
+
+    lengths = iter(range(2, 100))
+    monkeypatch.setattr(foreign, "gym_maker", None)
+    monkeypatch.setitem(foreign.KINDS, "gym", lambda name: lambda: Corridor(goal=3 + next(lengths) % 3))
+    foreign.foreign_spec.cache_clear()
+    out = tmp_path / "run"
+    assert main(["finetune", "--scratch", "--task", "gym:corridor", "--steps", "0", "--hidden", "8",
+                 "--eval-episodes", "6", "--out", str(out)]) == 0  # fmt: skip
+    foreign.foreign_spec.cache_clear()
+    row = next(csv.DictReader((Path(out) / "scores.csv").open()))
+    # Lengths 3, 4 and 5, twice each: 60, 100 and 150.
+    assert float(row["return"]) == pytest.approx(np.mean([60, 100, 150]), rel=1e-5)
