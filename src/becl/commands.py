@@ -164,6 +164,9 @@ class PretrainCommand:
     """Width of all networks, 1024 by default; 256 is fit for a laptop."""
     precision: Literal["float32", "tf32", "bf16"] | None = None
     """Of matrix products; weights and optimisers are always float32."""
+    objective_obs: str | None = None
+    """What of an observation the objective sees: numbers (0:2, or 0,3,7) or named parts (height); everything by
+    default."""
     set: tuple[str, ...] = ()
     """Any other option as OPTION=VALUE, for example temperature=0.2 replay.capacity=200000."""
     log_every: int = 10_000
@@ -189,6 +192,7 @@ def pretrain_command(command: PretrainCommand) -> int:
         parallel=command.envs,
         hidden=command.hidden,
         precision=command.precision,
+        objective_obs=command.objective_obs,
         settings=command.set,
         log_every=command.log_every,
     )

@@ -160,7 +160,7 @@ def pretrained(command: ExportCommand) -> Policy:
     step = choose_snapshot(command.run, [seed], command.snapshot)
     skill, name = choose_skill(made.method, made.run.objective.skills, command.skill)
     source = snapshot_path(command.run, seed, step)
-    objective = jax.eval_shape(lambda: made.run.objective.init(jax.random.key(0), made.run.env))
+    objective = jax.eval_shape(lambda: made.run.objective.init(jax.random.key(0), made.run.seen))
     like = {"learner": learner_shapes(made.run), "objective": without_optimizers(objective)}
     actor = load_arrays(source, like)["learner"].actor
     about = describe(made.run, made.env, made.method, seed, step, skill, name)

@@ -182,6 +182,7 @@ def make_finetuning(
             env=spec_of(domain),
             objective=Extrinsic(space),
             fits_per_update=1,
+            objective_obs=(),
             replay=dataclasses.replace(made.run.replay, capacity=Replay().capacity, released_skill=False),
         )
     check_seeds(seeds)

@@ -141,6 +141,8 @@ class OffPolicy:
     """Updates where there would be one."""
     choice: SkillChoice = Prior()
     """Which skill acts."""
+    objective_obs: tuple[int, ...] = ()
+    """Numbers of an observation that the objective sees, such as a position; empty: all of them."""
     precision: Precision = "tf32"
     """Of matrix products; see `becl.networks.computing`."""
 
@@ -152,8 +154,15 @@ class OffPolicy:
                 f"envs {self.envs}: with an update every {self.steps_per_update} steps, a multiple or a divisor of "
                 f"{self.steps_per_update} is needed"
             )
+        if other := [number for number in self.objective_obs if not 0 <= number < self.env.obs_dim]:
+            raise UserError(f"objective_obs {other[0]}: an observation has numbers 0 to {self.env.obs_dim - 1}")
         if self.replay.capacity // self.envs < self.replay.nstep:
             raise UserError(f"replay.capacity {self.replay.capacity}: too small for {self.envs} environments")
+
+    @property
+    def seen(self) -> EnvSpec:
+        """The environment as the objective sees it."""
+        return self.env._replace(obs_dim=len(self.objective_obs)) if self.objective_obs else self.env
 
     @property
     def updates(self) -> int:
@@ -171,7 +180,7 @@ class OffPolicy:
         state = RunState(
             keys[0],
             self.learner.init(keys[1], self.env, skills),
-            self.objective.init(keys[2], self.env),
+            self.objective.init(keys[2], self.seen),
             self.replay.init(self.env, skills, self.envs),
             self.choice.init(keys[3], self.env, skills),
         )
@@ -256,10 +265,14 @@ class OffPolicy:
 
     def to_batch(self, transitions: Transitions) -> Batch:
         interval = self.skill_interval or self.env.episode_length
+
+        def seen(obs: Float[Array, "batch all"]) -> Float[Array, "batch seen"]:
+            return obs[:, np.array(self.objective_obs)] if self.objective_obs else obs
+
         return Batch(
-            obs=transitions.obs,
+            obs=seen(transitions.obs),
             action=transitions.action,
-            next_obs=transitions.next_obs,
+            next_obs=seen(transitions.next_obs),
             skill=transitions.skill,
             trajectory=transitions.trajectory,
             progress=jnp.minimum(transitions.since / interval, 1.0),

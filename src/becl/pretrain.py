@@ -15,7 +15,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ from becl.choice import Prior
 from becl.coverage import Coverage, grid_of
 from becl.ddpg import DDPG
 from becl.envs import maze
-from becl.envs.foreign import foreign_spec, is_foreign, make_foreign
+from becl.envs.foreign import foreign_parts, foreign_spec, is_foreign, make_foreign
 from becl.envs.maze_batch import MazeBatch
 from becl.envs.spec import EnvSpec
 from becl.errors import Failed, UserError, unknown
@@ -80,6 +80,7 @@ def make_pretraining(
     parallel: int | None = None,
     hidden: int | None = None,
     precision: Precision | None = None,
+    objective_obs: str | None = None,
     settings: Iterable[str] = (),
     log_every: int = 10_000,
 ) -> Pretraining:
@@ -106,6 +107,8 @@ def make_pretraining(
         run = dataclasses.replace(run, precision=precision)
     if hidden is not None:
         run = with_width(run, hidden)
+    if objective_obs is not None:
+        run = dataclasses.replace(run, objective_obs=choose_numbers(objective_obs, parts_of(env), spec.obs_dim))
     for setting in settings:
         run = apply_setting(run, method, setting)
     if entry.successor_features:
@@ -123,6 +126,32 @@ def spec_of(env: str) -> EnvSpec:
     if env not in envs.DOMAINS and env not in envs.names():
         raise unknown("environment", env, [*envs.DOMAINS, *envs.names(), *maze.names()])
     return envs.spec_of(env)
+
+
+def parts_of(env: str) -> Mapping[str, slice]:
+    """Named parts of an observation."""
+    if is_foreign(env):
+        return foreign_parts(env)
+    return {"x": slice(0, 1), "y": slice(1, 2)} if env in maze.names() else envs.DOMAINS[env.partition("_")[0]].parts
+
+
+def choose_numbers(text: str, parts: Mapping[str, slice], count: int) -> tuple[int, ...]:
+    """`0:2`, `0,3,7`, or names of parts; several of them with commas."""
+    chosen: list[int] = []
+    for word in text.split(","):
+        word = word.strip()
+        low, colon, high = word.partition(":")
+        if word in parts:
+            chosen += range(parts[word].start, parts[word].stop)
+        elif word.isdecimal():
+            chosen.append(int(word))
+        elif colon and all(not end or end.isdecimal() for end in (low, high)):
+            chosen += range(int(low or 0), int(high or count))
+        else:
+            raise unknown("part of the observation", word, [*parts, f"numbers 0 to {count - 1}", "ranges such as 0:2"])
+    if not chosen or max(chosen) >= count:
+        raise UserError(f"--objective-obs {text}: an observation has numbers 0 to {count - 1}")
+    return tuple(dict.fromkeys(chosen))
 
 
 def make_envs(env: str, count: int, seeds: Sequence[int]) -> Restorable:
@@ -163,7 +192,13 @@ def apply_setting(run: OffPolicy, method: str, setting: str) -> OffPolicy:
     if not equals:
         raise UserError(f"--set {setting!r}: expected OPTION=VALUE, for example temperature=0.2")
     first = path.partition(".")[0]
-    reserved = {"env": "the environment", "skills": "--skills", "envs": "--envs", "precision": "--precision"}
+    reserved = {
+        "env": "the environment",
+        "objective_obs": "--objective-obs",
+        "skills": "--skills",
+        "envs": "--envs",
+        "precision": "--precision",
+    }
     if first in reserved or path.startswith("objective.skills"):
         raise UserError(f"--set {setting}: use {reserved.get(first, '--skills')}")
     own = [field.name for field in dataclasses.fields(run) if field.name not in reserved]
@@ -350,7 +385,7 @@ def load_snapshot(made: Pretraining, path: Path) -> tuple[Any, Any]:
     run, key = made.run, jax.random.key(0)
     shapes = {
         "learner": jax.eval_shape(lambda: run.learner.init(key, run.env, run.objective.skills)),
-        "objective": jax.eval_shape(lambda: run.objective.init(key, run.env)),
+        "objective": jax.eval_shape(lambda: run.objective.init(key, run.seen)),
     }
     loaded = load_arrays(path, without_optimizers(shapes))
     learner, objective = (with_optimizers(loaded[name], shapes[name]) for name in shapes)

@@ -213,7 +213,7 @@ class Watched:
     def __init__(self, domain: Domain, priced: Sequence[str]):
         self.domain, self.priced = domain, priced
         self.tasks, self.primal, self.camera = domain.tasks, domain.primal, domain.camera
-        self.obs_dim, self.action_dim = domain.obs_dim, domain.action_dim
+        self.obs_dim, self.parts, self.action_dim = domain.obs_dim, domain.parts, domain.action_dim
         self.substeps, self.episode_length = domain.substeps, domain.episode_length
         self.rewards: list[Vector] = []
         self.qpos: np.ndarray = np.zeros((0, 0))

@@ -28,6 +28,8 @@ class Domain(Protocol):
     primal: str
     """The task whose reward is logged when the domain is used alone, as URLB does."""
     obs_dim: int
+    parts: Mapping[str, slice]
+    """Where each part of an observation stands."""
     action_dim: int
     substeps: int
     """Physics steps a control step."""
@@ -53,6 +55,12 @@ class Domain(Protocol):
     ) -> None:
         """Writes random start states into simulations `slots`, which have just been reset to the model's defaults."""
         ...
+
+
+def places(**sizes: int) -> dict[str, slice]:
+    """Parts of an observation, one after another."""
+    ends = np.cumsum(list(sizes.values())).tolist()
+    return {name: slice(end - size, end) for (name, size), end in zip(sizes.items(), ends, strict=True)}
 
 
 def check_mujoco() -> None:

@@ -45,11 +45,11 @@ class GymBatch:
         self.num_envs = num_envs
         kind = AsyncVectorEnv if processes else SyncVectorEnv
         self._envs: Any = kind([make] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
-        self._layout = Layout(self._envs.single_observation_space)
+        self.layout = Layout(self._envs.single_observation_space)
         self._low, self._half = action_scale(self._envs.single_action_space)
         action_space = self._envs.single_action_space
         self._shape, self._dtype = action_space.shape, action_space.dtype
-        self.spec = EnvSpec(self._layout.size, self._low.size, length_of(make))
+        self.spec = EnvSpec(self.layout.size, self._low.size, length_of(make))
         self._begun = 0
 
     def reset(self) -> Float32[np.ndarray, "n o"]:
@@ -67,16 +67,16 @@ class GymBatch:
         ]
         self._begun += 1
         obs, _ = self._envs.reset(seed=numbers)
-        return self._layout.batch(obs, self.num_envs)
+        return self.layout.batch(obs, self.num_envs)
 
     def step(self, action: np.ndarray) -> Step:
         scaled = self._low + self._half * (np.clip(action, -1.0, 1.0).astype(np.float64) + 1)
         given = scaled.reshape(self.num_envs, *self._shape).astype(self._dtype)
         raw, reward, terminated, truncated, info = self._envs.step(given)
-        obs = self._layout.batch(raw, self.num_envs)
+        obs = self.layout.batch(raw, self.num_envs)
         next_obs, over = obs.copy(), terminated | truncated
         for number in np.flatnonzero(over):
-            next_obs[number] = self._layout.one(info["final_obs"][number])
+            next_obs[number] = self.layout.one(info["final_obs"][number])
         return Step(obs, np.asarray(reward, np.float64), over, next_obs, terminated.copy())
 
     def get_state(self) -> np.ndarray:
@@ -232,6 +232,13 @@ def foreign_spec(name: str) -> EnvSpec:
     batch = make_foreign(name, 1, 0)
     batch.close()
     return batch.spec
+
+
+def foreign_parts(name: str) -> dict[str, slice]:
+    """Named parts of its observation: the keys of a Dict."""
+    batch = make_foreign(name, 1, 0)
+    batch.close()
+    return {part: place for part, place in batch.layout.parts.items() if part}
 
 
 def make_foreign(name: str, num_envs: int, seed: int | Sequence[int]) -> GymBatch:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from becl.envs.domain import Vector, sensor_columns
+from becl.envs.domain import Vector, places, sensor_columns
 from becl.envs.tolerance import tolerance
 
 if TYPE_CHECKING:
@@ -65,6 +65,10 @@ class Jaco:
     }
     primal = "reach_top_left"
     obs_dim = 55
+    parts: Mapping[str, slice] = places(
+        arm_position=12, arm_torque=6, arm_velocity=6, hand_position=3, hand_velocity=3, pinch_position=3,
+        pinch_rotation=9, brick_angular_velocity=3, brick_velocity=3, brick_orientation=4, brick_position=3,
+    )  # fmt: skip
     action_dim = 9  # Speeds of six joints and three fingers.
     substeps = 20  # of 2 ms.
     episode_length = 250  # Control steps of 40 ms. The authors' dm_control stopped one earlier: episode_length=249.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from becl.envs.domain import Vector, sensor_columns, suite_file, without_islands
+from becl.envs.domain import Vector, places, sensor_columns, suite_file, without_islands
 from becl.envs.tolerance import tolerance
 
 if TYPE_CHECKING:
@@ -47,6 +47,9 @@ class Quadruped:
     }
     primal = "walk"
     obs_dim = 78
+    parts: Mapping[str, slice] = places(
+        joint_position=16, joint_velocity=16, activation=12, velocity=3, upright=1, imu=6, force_torque=24
+    )
     action_dim = 12  # Yaw, lift and extension of front left, front right, back right, back left leg.
     substeps = 4  # of 5 ms.
     episode_length = 1000  # Control steps of 20 ms.

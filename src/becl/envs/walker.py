@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from becl.envs.domain import Vector, suite_file, without_islands
+from becl.envs.domain import Vector, places, suite_file, without_islands
 from becl.envs.tolerance import tolerance
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class Walker:
     }
     primal = "stand"
     obs_dim = 24
+    parts: Mapping[str, slice] = places(orientations=14, height=1, velocity=9)
     action_dim = 6  # Torques of right hip, knee, ankle, then left.
     substeps = 10  # of 2.5 ms.
     episode_length = 1000  # Control steps of 25 ms.
