@@ -7,7 +7,7 @@ PYTHONS := $(or $(PYTHON),python3.13 python3.12 python3.11 python3)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint format bench lock clean
+.PHONY: help setup demo test test-slow chaos lint format bench lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -22,6 +22,9 @@ test: setup ## run the quick tests (ARGS=... goes to pytest)
 
 test-slow: setup ## run the tests that take minutes (ARGS=... goes to pytest)
 	$(BIN)/python -m pytest -n auto -m slow $(ARGS)
+
+chaos: setup ## kill small runs dozens of times and compare with undisturbed ones (ARGS=--kills=50)
+	$(BIN)/python -m benchmarks.chaos $(ARGS)
 
 lint: setup ## check style, formatting and types
 	$(BIN)/ruff check .

@@ -33,10 +33,13 @@ def execute(study: Study, out: Path, workers: int | None = None) -> list[str]:
     jobs = unfinished(study, out)
     if not jobs:
         return []
+    # For the same reason as below, with --workers 1 too. Read when the first program is compiled.
+    os.environ.setdefault("XLA_FLAGS", ONE_THREAD["XLA_FLAGS"])
     on_cpu = _on_cpu()
     cores = available_cores()
-    workers = min(len(jobs), workers or len(cores))
+    workers = workers or len(cores)
     with progress(len(jobs) * study.cycles, "cycles") as shown:
+        # Also for a single job that is left: threads change the order of sums, and a resumed run must not notice.
         if on_cpu and workers > 1:
             return _execute_processes(study, jobs, out, cores, workers, shown)
         together = {label: [seed for job, seed in jobs if job == label] for label, _ in jobs}
@@ -86,7 +89,7 @@ def _execute_processes(study, jobs, out, cores, workers, shown) -> list[str]:
     pin = workers >= len(cores)
     # Children inherit that Ctrl-C is the parent's business, also while they are still importing.
     with _environment(ONE_THREAD), _ignore_interrupts():
-        for number in range(workers):
+        for number in range(min(len(jobs), workers)):
             here, there = context.Pipe()
             arguments = (there, study, out, cores[number % len(cores)] if pin else None)
             process = context.Process(target=_work, args=arguments, daemon=True)
