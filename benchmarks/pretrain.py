@@ -18,7 +18,7 @@ import numpy as np
 
 from becl.objectives import METHODS
 from becl.offpolicy import Outcome, programs, usable_devices
-from becl.pretrain import Pretraining, device_name, make_pretraining, seed_keys, time_loop
+from becl.pretraining import Pretraining, device_name, make_pretraining, seed_keys, time_loop
 
 SMALL = ("batch=128", "replay.capacity=20000")
 REPEATS = 5

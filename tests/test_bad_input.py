@@ -13,14 +13,15 @@ import numpy as np
 import pytest
 import tyro
 
-from becl import commands, evaluate_command, report, theory
-from becl import finetune as finetune_file
-from becl import pretrain as pretrain_file
+from becl import commands, evaluate_command, theory
+from becl import finetuning as finetune_file
+from becl import pretraining as pretrain_file
+from becl import report_command as report
 from becl.cli import HELP, main
 from becl.commands import COMMANDS
 from becl.folder import open_folder
 from becl.objectives import METHODS
-from becl.pretrain import make_pretraining, save_snapshots, seed_keys
+from becl.pretraining import make_pretraining, save_snapshots, seed_keys
 from becl.study import make_run
 
 HUGE = "9" * 30

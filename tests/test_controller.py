@@ -16,13 +16,13 @@ from becl.ddpg import DDPG, Actor
 from becl.envs.simulations import Step
 from becl.envs.spec import EnvSpec
 from becl.errors import UserError
-from becl.finetune import Finetuning, finetune
+from becl.finetuning import Finetuning, finetune
 from becl.folder import open_folder
 from becl.networks import Adam, Network, follow
 from becl.objectives.diayn import DIAYN
 from becl.objectives.extrinsic import Extrinsic
 from becl.offpolicy import OffPolicy, programs
-from becl.pretrain import Pretraining, save_snapshots, seed_keys
+from becl.pretraining import Pretraining, save_snapshots, seed_keys
 from becl.replay import Replay, Transitions
 from becl.skills import NoSkill, OneHot
 

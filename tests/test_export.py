@@ -24,12 +24,12 @@ from becl.cli import parse_options
 from becl.ddpg import Actor
 from becl.errors import UserError
 from becl.export import ExportCommand, export_command, load_policy
-from becl.finetune import lane_keys, load_learners, make_finetuning, prepared, save_policies
+from becl.finetuning import lane_keys, load_learners, make_finetuning, prepared, save_policies
 from becl.folder import named_arrays, open_folder
 from becl.networks import Linear, Trunk, computing
 from becl.objectives import METHODS
 from becl.offpolicy import programs
-from becl.pretrain import load_pretraining, load_snapshot, make_pretraining, save_snapshots, seed_keys, snapshot_path
+from becl.pretraining import load_pretraining, load_snapshot, make_pretraining, save_snapshots, seed_keys, snapshot_path
 from becl.skill_evaluation import skills_of
 from becl.skills import OneHot
 

@@ -20,7 +20,7 @@ import pytest
 import safetensors.numpy
 
 from becl import envs
-from becl import finetune as finetune_file
+from becl import finetuning as finetune_file
 from becl.choice import BestFirst, Held, Regress
 from becl.cli import main
 from becl.controller import Controller
@@ -28,7 +28,7 @@ from becl.ddpg import DDPG, Actor
 from becl.envs.simulations import Step
 from becl.envs.spec import EnvSpec
 from becl.envs.walker import Walker
-from becl.finetune import (
+from becl.finetuning import (
     CHOICES,
     TRANSFERS,
     Finetuning,
@@ -47,7 +47,7 @@ from becl.objectives import METHODS
 from becl.objectives.diayn import DIAYN
 from becl.objectives.extrinsic import Extrinsic
 from becl.offpolicy import OffPolicy, programs, train
-from becl.pretrain import (
+from becl.pretraining import (
     Failed,
     Pretraining,
     load_snapshot,

@@ -13,7 +13,7 @@ from becl.envs.spec import EnvSpec
 from becl.errors import UserError
 from becl.objectives import METHODS
 from becl.offpolicy import OffPolicy
-from becl.pretrain import choose_numbers, make_pretraining, parts_of
+from becl.pretraining import choose_numbers, make_pretraining, parts_of
 from becl.replay import Transitions
 
 SMALL = {"hidden": 8, "settings": ("batch=16", "replay.capacity=400", "random_steps=40")}

@@ -24,7 +24,7 @@ from becl.objectives.extrinsic import Extrinsic
 from becl.objectives.particles import init_scale, nearest_distances, particle_reward, update_scale
 from becl.objectives.proto import ProtoRL
 from becl.objectives.smm import SMM
-from becl.pretrain import spec_classes
+from becl.pretraining import spec_classes
 from becl.skills import OneHot
 from becl.specs import from_dict, to_dict
 from becl.study import make_run

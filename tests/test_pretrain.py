@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from becl import pretrain as pretrain_file
+from becl import pretraining as pretrain_file
 from becl.cli import main
 from becl.coverage import Coverage, grid_of
 from becl.envs.simulations import Step
@@ -28,7 +28,7 @@ from becl.folder import load_arrays, named_arrays, open_folder, save_arrays
 from becl.log import Log
 from becl.objectives import METHODS, Method
 from becl.offpolicy import Choice, programs, train
-from becl.pretrain import (
+from becl.pretraining import (
     Failed,
     check_memory,
     load_pretraining,
@@ -677,7 +677,7 @@ SHARING = """
 import jax, numpy as np
 jax.config.update("jax_disable_most_optimizations", True)
 from becl import offpolicy
-from becl.pretrain import make_envs, make_pretraining, seed_keys
+from becl.pretraining import make_envs, make_pretraining, seed_keys
 
 assert [offpolicy.usable_devices(seeds) for seeds in (1, 2, 3, 4, 5, 6, 8)] == [1, 2, 3, 4, 1, 3, 4]
 settings = ["batch=16", "replay.capacity=400", "random_steps=20"]

@@ -14,8 +14,8 @@ import pytest
 
 from becl import published
 from becl.errors import UserError
-from becl.pretrain import make_pretraining
-from becl.report import ReportCommand, report_command
+from becl.pretraining import make_pretraining
+from becl.report_command import ReportCommand, report_command
 from becl.report_runs import collect
 from becl.report_sections import option_table, ranges
 
@@ -626,7 +626,7 @@ def test_importing_the_command_stays_quick() -> None:
     import sys
 
     heavy = ("matplotlib", "jinja2", "jax", "rich.console")
-    code = f"import sys, becl.report; print([name for name in {heavy} if name in sys.modules])"
+    code = f"import sys, becl.report_command; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -28,19 +28,19 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from becl import checkpoint as checkpoint_file
 from becl import envs
-from becl import finetune as finetune_file
-from becl import pretrain as pretrain_file
+from becl import finetuning as finetune_file
+from becl import pretraining as pretrain_file
 from becl import study as study_file
 from becl.checkpoint import Checkpoints
 from becl.cli import main
 from becl.envs.maze_batch import MazeBatch
 from becl.envs.walker import Walker
 from becl.errors import UserError
-from becl.finetune import Finetuning, finetune, make_finetuning
+from becl.finetuning import Finetuning, finetune, make_finetuning
 from becl.folder import open_folder
 from becl.lock import locked
 from becl.objectives import METHODS
-from becl.pretrain import Pretraining, make_pretraining, pretrain, save_snapshots, seed_keys
+from becl.pretraining import Pretraining, make_pretraining, pretrain, save_snapshots, seed_keys
 from becl.progress import Progress
 from becl.skills import OneHot
 from becl.study import Study, load_study, make_study, train_seeds

@@ -18,7 +18,7 @@ from becl.envs.maze_batch import MazeBatch
 from becl.errors import UserError
 from becl.evaluate_command import EvaluateCommand, command_line, evaluate_command, resolve
 from becl.folder import open_folder, save_arrays
-from becl.pretrain import make_pretraining, seed_keys, snapshot_path, without_optimizers
+from becl.pretraining import make_pretraining, seed_keys, snapshot_path, without_optimizers
 from becl.skill_evaluation import (
     DRAWS,
     STARTS,

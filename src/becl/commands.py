@@ -15,7 +15,7 @@ from becl.errors import UserError
 from becl.evaluate_command import EvaluateCommand, evaluate_command
 from becl.export import ExportCommand, export_command
 from becl.provenance import COMMAND
-from becl.report import ReportCommand, report_command
+from becl.report_command import ReportCommand, report_command
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class PretrainCommand:
 
 def pretrain_command(command: PretrainCommand) -> int:
     from becl.folder import open_folder
-    from becl.pretrain import check_memory, describe, make_pretraining, run_pretraining
+    from becl.pretraining import check_memory, describe, make_pretraining, run_pretraining
 
     made = make_pretraining(
         command.env,
@@ -260,7 +260,7 @@ class FinetuneCommand:
 
 
 def finetune_command(command: FinetuneCommand) -> int:
-    from becl.finetune import check_memory, describe, make_finetuning, run_finetuning
+    from becl.finetuning import check_memory, describe, make_finetuning, run_finetuning
     from becl.folder import open_folder
 
     if (command.run is None) != command.scratch:
@@ -313,17 +313,17 @@ def resume_command(command: ResumeCommand) -> int:
     kind = config.get("command")
     every = {} if command.checkpoint_every is None else {"checkpoint_every": command.checkpoint_every}
     if kind == "pretrain":
-        from becl import pretrain
+        from becl import pretraining
 
-        made = pretrain.load_pretraining(command.run)
+        made = pretraining.load_pretraining(command.run)
         same_settings(made.config(), command.run)
-        return pretrain.run_pretraining(made, command.run, pretrain.check_memory(made), **every)
+        return pretraining.run_pretraining(made, command.run, pretraining.check_memory(made), **every)
     if kind == "finetune":
-        from becl import finetune
+        from becl import finetuning
 
-        tuned = finetune.load_finetuning(command.run)
+        tuned = finetuning.load_finetuning(command.run)
         same_settings(tuned.config(), command.run)
-        return finetune.run_finetuning(tuned, command.run, finetune.check_memory(tuned), **every)
+        return finetuning.run_finetuning(tuned, command.run, finetuning.check_memory(tuned), **every)
     from becl.study import load_study
 
     study = load_study(command.run)
@@ -487,7 +487,7 @@ def methods_command(command: MethodsCommand) -> int:
     from becl.errors import unknown
     from becl.maze_report import console, table
     from becl.objectives import METHODS
-    from becl.pretrain import make_pretraining
+    from becl.pretraining import make_pretraining
     from becl.specs import to_dict
     from becl.study import make_run
 

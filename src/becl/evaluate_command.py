@@ -24,7 +24,7 @@ from becl.errors import UserError, unknown
 if TYPE_CHECKING:
     import numpy as np
 
-    from becl.pretrain import Pretraining
+    from becl.pretraining import Pretraining
     from becl.skills import SkillSpace
 
 Row = dict[str, Any]
@@ -94,7 +94,7 @@ def evaluate_command(command: EvaluateCommand) -> int:
 def resolve(command: EvaluateCommand) -> Request:
     """Refuses what cannot be measured; writes nothing."""
     from becl.commands import parse_seeds
-    from becl.pretrain import check_seeds, load_pretraining
+    from becl.pretraining import check_seeds, load_pretraining
 
     made = load_pretraining(command.run)
     if command.episodes < 1:
@@ -194,7 +194,7 @@ def _listed(numbers: Sequence[int]) -> str:
 
 def evaluate(request: Request) -> Evaluation:
     """Rolls out and measures one seed after another."""
-    from becl.pretrain import load_snapshot, snapshot_path
+    from becl.pretraining import load_snapshot, snapshot_path
     from becl.progress import progress
     from becl.skill_evaluation import per_skill, rollout, sets_of, summary, zero_shot
 

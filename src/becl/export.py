@@ -151,7 +151,7 @@ def pretrained(command: ExportCommand) -> Policy:
     import jax
 
     from becl.folder import load_arrays
-    from becl.pretrain import load_pretraining, snapshot_path, without_optimizers
+    from becl.pretraining import load_pretraining, snapshot_path, without_optimizers
 
     made = load_pretraining(command.run)
     if command.task is not None:
@@ -170,7 +170,7 @@ def pretrained(command: ExportCommand) -> Policy:
 def finetuned(command: ExportCommand) -> Policy:
     import jax
 
-    from becl.finetune import Lane, load_finetuning
+    from becl.finetuning import Lane, load_finetuning
     from becl.folder import load_arrays
     from becl.log import lane_name
 
@@ -203,7 +203,7 @@ def learner_shapes(run: "OffPolicy") -> Any:
     """Shapes of a learner's networks: drawing them to be replaced at once would take many seconds."""
     import jax
 
-    from becl.pretrain import without_optimizers
+    from becl.pretraining import without_optimizers
 
     return without_optimizers(
         jax.eval_shape(lambda: run.learner.init(jax.random.key(0), run.env, run.objective.skills))

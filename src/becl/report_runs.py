@@ -490,7 +490,7 @@ def _varies(path: str, options: Json, same_method: Sequence[Json]) -> bool:
 def _usual(method: str) -> Json:
     """A method's defaults by path; of an unknown method only those of finetuning."""
     from becl.objectives import METHODS
-    from becl.pretrain import make_pretraining
+    from becl.pretraining import make_pretraining
 
     if method not in METHODS:
         return USUAL

@@ -428,7 +428,7 @@ def measure(run: OnPolicy, learner, seed: int, mine_iterations: int) -> tuple[di
     import jax.numpy as jnp
 
     from becl.estimators import mine, particle_entropy, smooth
-    from becl.evaluate import maze_metrics
+    from becl.maze_evaluation import maze_metrics
 
     plan = run.env.geometry
     # Evaluation never shares random numbers with training.

@@ -55,9 +55,9 @@ class Method:
     released_skill: bool = False
     """Whether transitions carry the skill of the step before, as in the released code."""
     finetune_skill: str = "none"
-    """Which skill learns a task, as published: see `becl.finetune.CHOICES`."""
+    """Which skill learns a task, as published: see `becl.finetuning.CHOICES`."""
     transfer: Literal["trunk", "critic", "critic-released"] = "trunk"
-    """What a task inherits, as published: see `becl.finetune.TRANSFERS`."""
+    """What a task inherits, as published: see `becl.finetuning.TRANSFERS`."""
     maze: MazeStudy | None = None
     """None: not part of the maze study, which is about discrete skills."""
 

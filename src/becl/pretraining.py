@@ -43,8 +43,8 @@ from becl.objectives import METHODS
 from becl.offpolicy import Diverged, OffPolicy, Restorable, RunState, train, usable_devices
 from becl.progress import Progress, clock, interrupts, progress, say
 from becl.provenance import device_name, provenance
+from becl.recording import NotFinite, Recorder, fitting
 from becl.replay import Replay
-from becl.resume import NotFinite, Recorder, fitting
 from becl.skills import Cube, NoSkill, OneHot, Sphere
 from becl.specs import check_numbers, from_dict, override, to_dict
 

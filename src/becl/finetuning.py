@@ -48,7 +48,7 @@ from becl.objectives import METHODS
 from becl.objectives.aps import APSState
 from becl.objectives.extrinsic import Extrinsic
 from becl.offpolicy import Diverged, OffPolicy, Restorable, RunState, blamed, train
-from becl.pretrain import (
+from becl.pretraining import (
     Pretraining,
     apply_setting,
     check_run,
@@ -65,8 +65,8 @@ from becl.pretrain import (
 )
 from becl.progress import Progress, clock, interrupts, progress, say
 from becl.provenance import provenance
+from becl.recording import NotFinite, Recorder, fitting
 from becl.replay import Replay
-from becl.resume import NotFinite, Recorder, fitting
 from becl.skills import Cube, NoSkill, OneHot
 from becl.specs import from_dict, to_dict
 

@@ -10,7 +10,7 @@ import pytest
 
 from becl.envs.maze import Geometry, Maze, MazeState, geometry
 from becl.estimators import particle_entropy
-from becl.evaluate import maze_metrics
+from becl.maze_evaluation import maze_metrics
 
 SQUARE = geometry("square_a")
 VOID = (1.0, 0.0)  # Between two corridors of square_a.
