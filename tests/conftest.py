@@ -1,5 +1,26 @@
 """Shapes and types written in signatures are checked while tests run, and only then."""
 
+import gc
+import os
+from collections.abc import Iterator
+
+# Most of the suite's time would go into compiling well what runs once. Processes that tests start inherit it.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+
+import jax
+import pytest
 from jaxtyping import install_import_hook
 
 _hook = install_import_hook("becl", "beartype.beartype")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forget_programs() -> Iterator[None]:
+    """Each compiled program keeps dozens of memory maps, of which Linux gives a process 65,530: a whole suite's would
+    end it."""
+    yield
+    from becl.offpolicy import programs
+
+    programs.cache_clear()
+    jax.clear_caches()
+    gc.collect()

@@ -22,15 +22,6 @@ SPACES = [OneHot(5), Cube(4), Sphere(4)]
 RULES = [Prior(), Held(), BestFirst(steps=40), Regress(network=Network((8,)))]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quick_to_compile():
-    """Nothing here runs for long, and most of the time would be spent on making it fast."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
-
-
 def seen(skill, reward) -> Experience:
     """A step of all environments of which only skills and rewards matter."""
     envs = len(skill)

@@ -30,15 +30,6 @@ LENGTH = 20
 SPEC = EnvSpec(obs_dim=2, action_dim=1, episode_length=LENGTH)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quick_to_compile():
-    """Nothing here runs for long, and most of the time would be spent on making it fast."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
-
-
 # --- Stretches --------------------------------------------------------------------------------------------------------
 
 

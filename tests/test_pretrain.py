@@ -50,15 +50,6 @@ COMMAND = ["pretrain", "square_a", "--method", "diayn", "--seeds", "3,7", "--ste
 COMMAND += ["--envs", "2", "--hidden", "8", "--log-every", "40", "--set", *TINY]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quick_to_compile():
-    """Nothing here runs for long, and most of the time would be spent on making it fast."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
-
-
 def tiny(method="diayn", seeds=(3, 7), steps=120, skills: int | None = 4, settings=(), **options):
     options = {"parallel": 2, "hidden": 8, "log_every": 40, **options}
     return make_pretraining(
