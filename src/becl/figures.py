@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import matplotlib
 import matplotlib.path
+import matplotlib.ticker
 import numpy as np
 from jaxtyping import Float, Int
 from matplotlib.axes import Axes
@@ -154,6 +155,8 @@ class Panel(NamedTuple):
     subtitle: str
     paths: Float[np.ndarray, "skills episodes time 2"]
     geometry: Geometry
+    names: Sequence[int] = ()
+    """Numbers of the skills, which have their colours; counted from 0 by default."""
 
 
 def draw_maze(axes: Axes, geometry: Geometry) -> None:
@@ -217,12 +220,16 @@ def _stroke(axes: Axes) -> float:
     return float(np.clip(np.sqrt(np.min(inches / cells) / 0.3), 0.55, 1.7))
 
 
-def draw_paths(axes: Axes, paths: Float[np.ndarray, "skills episodes time 2"], geometry: Geometry) -> None:
+def draw_paths(
+    axes: Axes, paths: Float[np.ndarray, "skills episodes time 2"], geometry: Geometry, names: Sequence[int] = ()
+) -> None:
     """Draws a maze, every trajectory in its skill's colour up to a dot, and the start in black."""
     draw_maze(axes, geometry)
     paths = np.asarray(paths)
     skills, episodes = paths.shape[:2]
-    colors = skill_colors(skills)
+    names = names or range(skills)
+    palette = skill_colors(max(names) + 1)
+    colors = [palette[name] for name in names]
     # Episode by episode, so that in a shared corridor no skill lies on top of all others.
     by_episode = np.swapaxes(paths, 0, 1).reshape(skills * episodes, -1, 2)
     stroke = _stroke(axes)
@@ -278,7 +285,7 @@ def panels(
         width=width,
     )
     for panel, axes in zip(grid, places, strict=True):
-        draw_paths(axes, panel.paths, panel.geometry)
+        draw_paths(axes, panel.paths, panel.geometry, panel.names)
     return figure
 
 
@@ -653,3 +660,128 @@ def save(figure: Figure, path: str | Path) -> tuple[Path, Path]:
         dpi = min(PIXELS_PER_INCH, math.isqrt(int(SVG_PIXELS / area)))
         figure.savefig(svg, dpi=dpi, metadata={"Date": None})
     return png, svg
+
+
+def picture(path: Path) -> Figure:
+    """An image file as a figure of the same number of pixels."""
+    from PIL import Image
+
+    with Image.open(path) as image:
+        pixels = np.asarray(image.convert("RGB"))
+    figure = Figure(figsize=(pixels.shape[1] / PIXELS_PER_INCH, pixels.shape[0] / PIXELS_PER_INCH))
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_axis_off()
+    axes.imshow(pixels, aspect="auto", interpolation="none")
+    return figure
+
+
+# --- What the skills of a pretrained run do ---------------------------------------------------------------------------
+
+
+@matplotlib.rc_context(STYLE)
+def skill_paths(
+    place: Float[np.ndarray, "skills episodes states axes"], step_seconds: float, names: Sequence[int], title: str
+) -> Figure:
+    """Paths in their skills' colours: x against time where there is one axis, else x and y, from one origin."""
+    figure = Figure(figsize=(COLUMN_WIDTH, 2.9), layout="constrained")
+    axes = figure.subplots()
+    moved = np.asarray(place) - place[:, :, :1]
+    along_a_line = moved.shape[-1] == 1
+    seconds = np.arange(moved.shape[2]) * step_seconds
+    palette = skill_colors(max(names) + 1)
+    for number, name in enumerate(names):
+        for path in moved[number]:
+            points = (seconds, path[:, 0]) if along_a_line else (path[:, 0], path[:, 1])
+            axes.plot(*points, color=palette[name], linewidth=0.6, alpha=0.7, rasterized=True)
+    if along_a_line:
+        axes.set(xlabel="time (s)", ylabel="x from the start (m)")
+        axes.margins(x=0)
+    else:
+        axes.set(xlabel="x from the start (m)", ylabel="y from the start (m)")
+        axes.set_aspect("equal", adjustable="datalim")
+        axes.plot(0, 0, "o", color="black", markersize=3)
+    axes.set_title(title, size=STYLE["font.size"])
+    _skill_legend(figure, names, palette)
+    return figure
+
+
+def _skill_legend(figure: Figure, names: Sequence[int], palette: Sequence[str]) -> None:
+    handles = [Line2D([], [], color=palette[name], linewidth=1.4) for name in names]
+    figure.legend(handles, [str(name) for name in names], loc="outside lower center", ncols=min(8, len(names)),
+                  title="skill", columnspacing=1.0, handlelength=1.2)  # fmt: skip
+
+
+@matplotlib.rc_context(STYLE)
+def coverage_map(
+    coordinates: Float[np.ndarray, "skills states 2"],
+    grid: Sequence[Any],
+    title: str,
+    geometry: Geometry | None = None,
+) -> Figure:
+    """How many skills visit each cell of a grid over two axes, and how often all of them together do.
+
+    An axis has a name, ends and a number of bins; values outside count in the bins at the ends.
+    """
+    figure = Figure(figsize=(PAGE_WIDTH, 2.7), layout="constrained")
+    places = figure.subplots(1, 2)
+    edges = [np.linspace(axis.low, axis.high, axis.bins + 1) for axis in grid]
+    ends = np.array([(axis.low, np.nextafter(axis.high, axis.low)) for axis in grid])
+    inside = np.clip(coordinates, *ends.T)
+    counts = np.stack([np.histogram2d(*points.T, bins=edges)[0] for points in inside])
+    visits, skills = counts.sum(0) / counts.sum(), (counts > 0).sum(0).astype(float)
+    shown = ((visits, "part of all states", "log"), (skills, "skills that come here", "linear"))
+    for axes, (values, label, norm) in zip(places, shown, strict=True):
+        drawn = np.where(values > 0, values, np.nan).T
+        mesh = axes.pcolormesh(*edges, drawn, norm=norm, cmap="viridis", rasterized=True)
+        axes.set(xlabel=grid[0].name, ylabel=grid[1].name, facecolor=VOID)
+        bar = figure.colorbar(mesh, ax=axes, label=label)
+        if norm == "linear":
+            bar.locator = matplotlib.ticker.MaxNLocator(integer=True, nbins=8)
+        if geometry is not None:
+            axes.add_patch(PathPatch(_outlines(_straight(geometry.walls)), fill=False, edgecolor="black", linewidth=1))
+            axes.set_aspect("equal")
+    figure.suptitle(f"{title}: {np.count_nonzero(visits)} of {visits.size} bins", size=STYLE["font.size"])
+    return figure
+
+
+@matplotlib.rc_context(STYLE)
+def feature_sphere(
+    features: Float[np.ndarray, "skills episodes states feature"], names: Sequence[int], title: str
+) -> Figure:
+    """Unit features on their three main directions, by skill; alignment and uniformity (Wang and Isola 2020) above.
+
+    Alignment is the mean squared distance of two states of a skill in different episodes, uniformity the logarithm of
+    the mean of exp(−2 · squared distance) over all pairs. Less is better in both.
+    """
+    figure = Figure(figsize=(COLUMN_WIDTH, 3.4), layout="constrained")
+    axes: Any = figure.add_subplot(projection="3d")
+    flat = features.reshape(-1, features.shape[-1])
+    directions = np.linalg.svd(flat, full_matrices=False)[2][:3]
+    points = features @ directions.T
+    palette = skill_colors(max(names) + 1)
+    for number, name in enumerate(names):
+        axes.scatter(*points[number].reshape(-1, points.shape[-1]).T, s=2, color=palette[name], rasterized=True)
+    turn, rise = np.meshgrid(np.linspace(0, 2 * np.pi, 25), np.linspace(0, np.pi, 13))
+    ball = (np.cos(turn) * np.sin(rise), np.sin(turn) * np.sin(rise), np.cos(rise))
+    axes.plot_wireframe(*ball, color=MUTED, linewidth=0.2, alpha=0.4)
+    axes.set_axis_off()
+    axes.set_box_aspect((1, 1, 1), zoom=1.3)
+    alignment, uniformity = alignment_and_uniformity(features)
+    shown = np.square(points).sum(-1).mean()  # Of the features' squared length, which is 1.
+    about = f"alignment {alignment:.2f}, uniformity {uniformity:.2f}; {100 * shown:.0f} % in these three directions"
+    axes.set_title(f"{title}\n{about}", size=STYLE["font.size"])
+    _skill_legend(figure, names, palette)
+    return figure
+
+
+def alignment_and_uniformity(features: Float[np.ndarray, "skills episodes states feature"]) -> tuple[float, float]:
+    """NaN for the alignment of single episodes."""
+    skills, episodes, states, _ = features.shape
+    within = []
+    for one in features:
+        distance = 2 - 2 * np.einsum("eif,gjf->egij", one, one)
+        within.append(distance[~np.eye(episodes, dtype=bool)].mean() if episodes > 1 else math.nan)
+    flat = features.reshape(skills * episodes * states, -1)
+    similarity = flat @ flat.T
+    apart = np.exp(-2 * (2 - 2 * similarity[~np.eye(len(flat), dtype=bool)]))
+    return float(np.mean(within)), float(np.log(apart.mean()))

@@ -118,6 +118,7 @@ def build(found: Found, resamples: int) -> list[Section]:
     if found.pretrainings:
         labelled = pretraining_labels(found.pretrainings)
         sections.append(zero_shot_section(labelled))
+        sections.append(gallery_section(labelled))
         sections.append(pretraining_section(labelled))
     if configurations:
         complete = bool(compared) and set(compared[0].tasks) == set(EXPERT)
@@ -525,6 +526,39 @@ def zero_shot_maps(measured: ZeroShot) -> tuple[dict[int, Float[np.ndarray, "tas
         seed: np.array([[measured.rows[seed, skill, task] for skill in skills] for task in tasks]) for seed in seeds
     }
     return maps, tasks
+
+
+GALLERY = {
+    "filmstrip": "Snapshots along one episode of each skill.",
+    "trajectories": "Where skills go, a colour each.",
+    "coverage": "The states that skills visit.",
+    "features": "Contrastive features of states on the sphere, by skill.",
+}
+"""Pictures that `becl filmstrip` and `becl trajectories` leave in a run's folder."""
+
+
+def gallery_section(pretrainings: Mapping[str, Pretraining]) -> Section | None:
+    """What there is to look at: pictures inside the page, films and 3D pages as links."""
+    pictures, notes, rows = [], [], []
+    for number, (label, one) in enumerate(pretrainings.items()):
+        folder = one.path / "gallery"
+        for name, caption in GALLERY.items():
+            path = folder / f"{name}.png"
+            if not path.exists():
+                continue
+            try:
+                figure = figures.picture(path)
+            except OSError as error:
+                notes.append(f"{path} cannot be read: {error}")
+                continue
+            pictures.append(Picture(f"gallery-{number}-{name}", f"{label}: {name}", caption, figure))
+        for path in sorted([*folder.glob("*.html"), *folder.glob("*.mp4")]):
+            rows.append([Cell(label), Cell(path.name, link=path.resolve().as_uri())])
+    if not pictures and not notes and not rows:
+        return None
+    text = "What the skills of pretrained runs look like. Films and 3D pages are files beside the runs."
+    table = Table("gallery", "Films and 3D pages", [Cell("run"), Cell("file")], rows, folded=len(rows) > 6)
+    return Section("gallery", "Skills to look at", [text], notes, pictures, [table] if rows else [])
 
 
 def pretraining_section(pretrainings: Mapping[str, Pretraining]) -> Section | None:

@@ -1,0 +1,48 @@
+"""Small runs to look at: never trained, so that they are made in a second."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from becl.folder import open_folder
+from becl.pretraining import make_pretraining, save_snapshots, seed_keys
+
+
+def make_run(
+    folder: Path,
+    env: str,
+    method: str = "becl",
+    skills: int | None = 4,
+    snapshots: Sequence[int] = (100,),
+    seeds: Sequence[int] = (0,),
+) -> Path:
+    made = make_pretraining(env, method, seeds, 5000, skills=skills, parallel=2, hidden=8, settings=["batch=16"])
+    open_folder(made.config(), folder)
+    state, _ = jax.eval_shape(lambda keys: jax.vmap(made.run.init)(keys), seed_keys(made.seeds))
+    rng = np.random.default_rng(0)
+
+    def drawn(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
+        return rng.standard_normal(leaf.shape).astype(leaf.dtype)
+
+    learner, objective = (jax.tree.map(drawn, part) for part in (state.learner, state.objective))
+    for step in snapshots:
+        save_snapshots(made, folder, state._replace(learner=learner, objective=objective), step)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def walker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("runs") / "walker", "walker", snapshots=(100, 200), seeds=(0, 1))
+
+
+@pytest.fixture(scope="module")
+def square(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("runs") / "square", "square_a")
+
+
+@pytest.fixture(scope="module")
+def skilless(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("runs") / "rnd", "square_a", "rnd", None)
