@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tyro
 
-from becl import commands, evaluate_command, theory
+from becl import commands, evaluate_command, filmstrip, gallery, theory, trajectories, video
 from becl import finetuning as finetune_file
 from becl import pretraining as pretrain_file
 from becl import report_command as report
@@ -37,12 +37,24 @@ INPUTS = ["{nowhere}", "{file}", "{empty}", "{file}/x", LONG, "x\ny"]
 OUTPUTS = ["{file}", "{file}/x", "/proc/becl/x", LONG]
 
 # What each text stands for: names of things, or where to write.
-KINDS = {"seeds": SEEDS, "set": SETTINGS, "out": OUTPUTS, "run": INPUTS, "runs": INPUTS, "json": OUTPUTS}
+KINDS = {
+    "seeds": SEEDS,
+    "set": SETTINGS,
+    "out": OUTPUTS,
+    "run": INPUTS,
+    "runs": INPUTS,
+    "json": OUTPUTS,
+    "export": OUTPUTS,
+}
 # What a command needs besides the option under test.
 BESIDE = {
     "pretrain": {"env": ["square_a"]},
     "finetune": {"run": ["{run}"], "task": ["--task", "walker_run"]},
     "evaluate": {"run": ["{run}"]},
+    "gallery": {"run": ["{run}"]},
+    "video": {"run": ["{run}"]},
+    "filmstrip": {"runs": ["{run}"]},
+    "trajectories": {"run": ["{run}"]},
     "report": {"runs": ["{run}"]},
     "resume": {"run": ["{run}"]},
     "export": {"run": ["{run}"], "out": ["--out", "{nowhere}/policy.npz"]},
@@ -57,6 +69,11 @@ ALLOWED: dict[tuple[str, str], set[str]] = {
     ("finetune", "steps"): {"0"},  # Only evaluates.
     ("evaluate", "skills"): {"0", "--skills"},
     ("evaluate", "out"): {"/proc/becl/x"},  # Whoever may write anywhere learns of it when it is written.
+    ("gallery", "export"): {"{file}"},  # Suffixes are added.
+    ("filmstrip", "out"): {"{file}"},
+    **{(command, "out"): {"/proc/becl/x"} for command in ("video", "trajectories")},
+    **{(command, "skills"): {"0", "--skills"} for command in ("gallery", "video", "filmstrip", "trajectories")},
+    **{(command, "seed"): {"0"} for command in ("gallery", "video", "filmstrip", "trajectories")},
     ("plot", "out"): {"{file}"},  # Suffixes are added.
     ("envs", "out"): {"{file}"},
     ("doctor", "out"): {*OUTPUTS},  # What it finds about a disk is its answer.
@@ -120,6 +137,11 @@ def _no_work(monkeypatch):
         (pretrain_file, "time_loop"),
         (finetune_file, "run_finetuning"),
         (evaluate_command, "evaluate"),
+        (gallery, "serve"),
+        (gallery, "write_page"),
+        (video, "film"),
+        (filmstrip, "rows_of"),
+        (trajectories, "draw"),
         (report, "write_report"),
         (theory, "main"),
     ):

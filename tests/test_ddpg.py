@@ -209,3 +209,33 @@ def test_seeds_trained_together_are_what_they_are_alone(skills):
     together = jax.jit(jax.vmap(run))(keys)
     for i in range(3):
         np.testing.assert_allclose(together[i], jax.jit(run)(keys[i]), atol=2e-6)
+
+
+def test_whitened_observations_are_the_formula_and_nothing_else_changes():
+    """A learner that whitens is one that does not on observations whitened by hand; it has seen the batch after."""
+    plain, whitening = SMALL, DDPG(hidden=16, normalize=True)
+    key, batch = jax.random.key(3), transitions(batch=64)
+    batch = batch._replace(obs=5 + 30 * batch.obs, next_obs=5 + 30 * batch.next_obs)
+    state = whitening.init(jax.random.key(0), ENV, OneHot(4))
+    state, _ = whitening.update(state, batch, key)  # From here on there is something to whiten with.
+    number = 0.01 + 64
+    mean = np.asarray(batch.obs, float).sum(0) / number
+    squares = (0.01 + (np.asarray(batch.obs, float) ** 2).sum(0)) / number
+    white = lambda obs: jnp.asarray(np.clip((obs - mean) / np.sqrt(squares - mean**2), -5, 5), jnp.float32)  # noqa: E731
+    np.testing.assert_allclose(whitening.view(state, batch.obs), white(batch.obs), rtol=1e-3, atol=1e-4)
+    bare = jax.tree.map(lambda x: x, state)
+    strip = lambda actor: eqx.tree_at(lambda a: a.moments, actor, None)  # noqa: E731
+    opt = bare.actor_opt._replace(mean=strip(bare.actor_opt.mean), square=strip(bare.actor_opt.square))
+    bare = bare._replace(actor=strip(bare.actor), actor_opt=opt)
+    after, metrics = whitening.update(state, batch, key)
+    expected, wanted = plain.update(bare, batch._replace(obs=white(batch.obs), next_obs=white(batch.next_obs)), key)
+    for name, value in wanted.items():
+        np.testing.assert_allclose(metrics[name], value, rtol=1e-3, atol=1e-4)
+    for one, other in zip(jax.tree.leaves(strip(after.actor)), jax.tree.leaves(expected.actor), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-4)
+    assert after.actor.moments is not None
+    assert after.actor.moments.number == pytest.approx(2 * 64 + 0.01)
+    skill = jnp.zeros((64, 4))
+    np.testing.assert_allclose(
+        whitening.best(state.actor, batch.obs, skill), plain.best(bare.actor, white(batch.obs), skill), atol=1e-3
+    )

@@ -39,15 +39,6 @@ TINY = ["batch=16", "replay.capacity=400", "random_steps=20"]
 OBS = 24  # Of the walker.
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    """Most of the time would be spent on compiling well what runs once."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
-
-
 def pretrained(out: Path, method: str = "becl", steps: tuple[int, ...] = (100,), env: str = "walker") -> Path:
     """A folder as pretraining leaves it. The networks are fresh ones with all numbers moved, none of them 0 or 1."""
     skills = 4 if isinstance(METHODS[method].objective.skills, OneHot) else None

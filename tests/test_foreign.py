@@ -1,6 +1,7 @@
 """Environments that nobody here wrote, and one whose every number is known."""
 
 import csv
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,6 @@ from becl.offpolicy import OffPolicy, train
 from becl.replay import Replay
 
 TINY = ["--hidden", "8", "--envs", "2", "--set", "batch=16", "random_steps=40", "replay.capacity=400"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick_to_compile():
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
 
 
 class Corridor(gymnasium.Env):
@@ -202,7 +195,8 @@ def test_a_package_is_imported_for_its_environments(tmp_path, monkeypatch):
     (tmp_path / "armory.py").write_text(
         "import gymnasium\ngymnasium.register('armory/Arm-v0', 'gymnasium.envs.classic_control:PendulumEnv')\n"
     )
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("sys.path", list(sys.path))
+    monkeypatch.chdir(tmp_path)  # Where the program is started is looked in too.
     env = gym_maker("armory/Arm-v0")()
     assert env.observation_space.shape == (3,)
     batch = make_foreign("gym:armory/Arm-v0", 1, 0)
@@ -241,3 +235,24 @@ def test_scores_are_those_of_whole_episodes(tmp_path, monkeypatch):
     row = next(csv.DictReader((Path(out) / "scores.csv").open()))
     # Lengths 3, 4 and 5, twice each: 60, 100 and 150.
     assert float(row["return"]) == pytest.approx(np.mean([60, 100, 150]), rel=1e-5)
+
+
+@pytest.mark.parametrize("env", ["gym:HalfCheetah-v5", "dmc:cheetah_run"])
+def test_a_body_is_where_its_model_says(env):
+    """The cheetah's first joint is its place along x; positions of bodies are those before the last of the substeps."""
+    batch = make_foreign(env, 2, 0)
+    batch.reset()
+    for _ in range(20):
+        batch.step(np.array([[1.0] * 6, [-1.0] * 6]))
+    inner = [getattr(one.unwrapped, "physics", one.unwrapped).data for one in batch._envs.envs]
+    places = batch.places()
+    assert places.shape == (2, 2)
+    np.testing.assert_allclose(places[:, 0], [data.qpos[0] for data in inner], atol=0.05)
+    assert abs(places[0, 0] - places[1, 0]) > 0.1
+    batch.close()
+
+
+def test_what_is_no_model_has_no_place():
+    batch = make_foreign("gym:Pendulum-v1", 2, 0)
+    batch.reset()
+    assert batch.places().shape == (2, 0)

@@ -84,7 +84,9 @@ def test_the_objective_sees_these_numbers_and_no_others(method):
 
     def reward(obs, next_obs):
         changed = batch._replace(obs=obs, next_obs=next_obs)
-        return np.asarray(run.objective.reward(state.objective, run.to_batch(changed), jax.random.key(2))[1])
+        return np.asarray(
+            run.objective.reward(state.objective, run.to_batch(state.learner, changed), jax.random.key(2))[1]
+        )
 
     plain = reward(batch.obs, batch.next_obs)
     unseen = np.setdiff1d(np.arange(24), [14, 0, 1])

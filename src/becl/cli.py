@@ -13,6 +13,10 @@ HELP = {
     "pretrain": "learn skills on robots without a reward: any method, seeds together",
     "finetune": "let pretrained skills learn tasks, and score them",
     "evaluate": "look at what pretrained skills do: returns, coverage, how well they are told apart",
+    "gallery": "look at all skills side by side in 3D, in a browser or as one file to send on",
+    "video": "film the skills: an mp4 and a GIF of each, and one of all side by side",
+    "filmstrip": "snapshots along an episode as one picture: a row a skill, or a row a method",
+    "trajectories": "draw where skills go, which states they cover and, for BeCL, their features",
     "report": "tables, intervals and figures of finetuned runs, as one page",
     "resume": "go on with a run that was stopped",
     "export": "write the policy of a skill to a file that needs no becl: npz, safetensors or onnx",
@@ -23,32 +27,23 @@ HELP = {
     "doctor": "what works on this machine, and what to install for the rest",
 }
 
+WITHOUT_METHODS = ("envs", "theory", "doctor")
+PLUGIN = "--plugin FILE_OR_MODULE, also more than once: methods of your own (docs/own-method.md)."
+
 
 def usage() -> str:
-    commands = "\n".join(f"  {name:<10}{text}" for name, text in HELP.items())
+    commands = "\n".join(f"  {name:<14}{text}" for name, text in HELP.items())
     return (
         "becl: skills without a reward, by behavior contrastive learning\n\n"
         f"usage: becl COMMAND [options]\n\n{commands}\n\n"
-        "becl COMMAND --help shows a command's options; becl --version the version."
+        "becl COMMAND --help shows a command's options; becl --version the version.\n"
+        "becl COMMAND --plugin FILE_OR_MODULE adds methods of your own to any command (docs/own-method.md)."
     )
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    args = list(sys.argv[1:] if args is None else args)
-    if not args or args[0] in ("-h", "--help", "help"):
-        print(usage())
-        return 0 if args else 2
-    if args[0] in ("-V", "--version"):
-        from importlib.metadata import version
-
-        print(f"becl {version('becl')}")
-        return 0
     try:
-        if args[0] not in HELP:
-            raise unknown("command", args[0], HELP)
-        from becl.commands import run
-
-        return run(args[0], args[1:])
+        return begin(sys.argv[1:] if args is None else args)
     except UserError as error:
         print(f"becl: {' '.join(str(error).splitlines())}", file=sys.stderr)
         return 2
@@ -60,6 +55,30 @@ def main(args: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("becl: stopped", file=sys.stderr)
         return 130
+
+
+def begin(args: Sequence[str]) -> int:
+    """Does what the words say, plug-ins first."""
+    from becl import plugins
+
+    args, words = plugins.split_words(args)
+    if not args or args[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0 if args else 2
+    if args[0] in ("-V", "--version"):
+        from importlib.metadata import version
+
+        print(f"becl {version('becl')}")
+        return 0
+    if args[0] not in HELP:
+        raise unknown("command", args[0], HELP)
+    if not {"-h", "--help"} & set(args):
+        if args[0] not in WITHOUT_METHODS:
+            plugins.load_installed()
+        words = plugins.load_all(words)
+    from becl.commands import run
+
+    return run(args[0], args[1:], words)
 
 
 def parse_options(options: type[Options], name: str, args: Sequence[str]) -> Options:
@@ -75,11 +94,13 @@ def parse_options(options: type[Options], name: str, args: Sequence[str]) -> Opt
         option = word.partition("=")[0].replace("_", "-")
         negated = option.replace("--no-", "--", 1)
         if option.startswith("--") and option not in (*known, "--help") and negated not in known:
-            raise unknown(f"option of becl {name}", option, known)
+            raise unknown(f"option of becl {name}", option, [*known, "--plugin"])
     errors = io.StringIO()
     try:
         with contextlib.redirect_stderr(errors):
-            found = tyro.cli(options, prog=f"becl {name}", args=list(args))
+            found = tyro.cli(
+                options, prog=f"becl {name}", args=list(args), description=f"{options.__doc__}\n\n{PLUGIN}"
+            )
     except SystemExit as stop:
         if not stop.code:
             raise

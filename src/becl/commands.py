@@ -14,8 +14,13 @@ from becl.doctor import DoctorCommand, doctor_command
 from becl.errors import UserError
 from becl.evaluate_command import EvaluateCommand, evaluate_command
 from becl.export import ExportCommand, export_command
+from becl.filmstrip import FilmstripCommand, filmstrip_command
+from becl.gallery import GalleryCommand, gallery_command
+from becl.plugins import missing_plugin, without_plugins
 from becl.provenance import COMMAND
 from becl.report_command import ReportCommand, report_command
+from becl.trajectories import TrajectoriesCommand, trajectories_command
+from becl.video import VideoCommand, video_command
 
 
 @dataclass(frozen=True)
@@ -167,12 +172,16 @@ class PretrainCommand:
     objective_obs: str | None = None
     """What of an observation the objective sees: numbers (0:2, or 0,3,7) or named parts (height); everything by
     default."""
+    normalize_obs: bool = False
+    """Whiten observations with running statistics, which are kept with the policy."""
     set: tuple[str, ...] = ()
     """Any other option as OPTION=VALUE, for example temperature=0.2 replay.capacity=200000."""
     log_every: int = 10_000
     """Steps of each seed between two rows of metrics."""
     checkpoint_every: int = 100_000
     """Steps of each seed between two checkpoints."""
+    wandb: str | None = None
+    """Project of Weights & Biases to log to as well."""
     out: Path | None = None
     """Folder for results; runs/pretrain-ENV-METHOD by default. The same command again goes on where it stopped."""
     dry_run: bool = False
@@ -193,6 +202,7 @@ def pretrain_command(command: PretrainCommand) -> int:
         hidden=command.hidden,
         precision=command.precision,
         objective_obs=command.objective_obs,
+        normalize_obs=command.normalize_obs,
         settings=command.set,
         log_every=command.log_every,
     )
@@ -203,8 +213,16 @@ def pretrain_command(command: PretrainCommand) -> int:
         return 0
     needs = check_memory(made)
     out = command.out or Path("runs") / folder_name("pretrain", command.env, command.method)
+    callbacks = loggers(command.wandb)
     open_folder(made.config(), out)
-    return run_pretraining(made, out, needs, command.checkpoint_every)
+    return run_pretraining(made, out, needs, command.checkpoint_every, callbacks)
+
+
+def loggers(wandb: str | None) -> list[Any]:
+    """What is told of a run beside its own files."""
+    from becl.callbacks import Wandb
+
+    return [] if wandb is None else [Wandb(wandb)]
 
 
 def folder_name(*words: str) -> str:
@@ -253,6 +271,8 @@ class FinetuneCommand:
     """Any other option as OPTION=VALUE, for example warmup=policy random_steps=0."""
     checkpoint_every: int = 25_000
     """Steps of each run between two checkpoints."""
+    wandb: str | None = None
+    """Project of Weights & Biases to log to as well."""
     out: Path | None = None
     """Folder for results; runs/finetune-DOMAIN-METHOD by default. The same command again goes on where it stopped."""
     dry_run: bool = False
@@ -287,8 +307,9 @@ def finetune_command(command: FinetuneCommand) -> int:
         return 0
     needs = check_memory(made)
     out = command.out or Path("runs") / folder_name("finetune", made.env, made.method)
+    callbacks = loggers(command.wandb)
     open_folder(made.config(), out)
-    return run_finetuning(made, out, needs, command.checkpoint_every)
+    return run_finetuning(made, out, needs, command.checkpoint_every, callbacks)
 
 
 @dataclass(frozen=True)
@@ -299,6 +320,8 @@ class ResumeCommand:
     """Folder of `becl pretrain`, `becl finetune` or `becl maze`."""
     checkpoint_every: int | None = None
     """Steps between two checkpoints; as by default."""
+    wandb: str | None = None
+    """Project of Weights & Biases to log to as well."""
     workers: int | None = None
     """Processes on a CPU, for a maze study."""
 
@@ -309,26 +332,33 @@ def resume_command(command: ResumeCommand) -> int:
     check_workers(command.workers)
     if command.checkpoint_every is not None:
         check_interval(command.checkpoint_every)
-    config = read_config(command.run)
-    kind = config.get("command")
-    every = {} if command.checkpoint_every is None else {"checkpoint_every": command.checkpoint_every}
-    if kind == "pretrain":
-        from becl import pretraining
-
-        made = pretraining.load_pretraining(command.run)
-        same_settings(made.config(), command.run)
-        return pretraining.run_pretraining(made, command.run, pretraining.check_memory(made), **every)
-    if kind == "finetune":
-        from becl import finetuning
-
-        tuned = finetuning.load_finetuning(command.run)
-        same_settings(tuned.config(), command.run)
-        return finetuning.run_finetuning(tuned, command.run, finetuning.check_memory(tuned), **every)
+    kind = without_plugins(read_config(command.run)).get("command")
+    every: dict[str, Any] = {} if command.checkpoint_every is None else {"checkpoint_every": command.checkpoint_every}
+    if kind in ("pretrain", "finetune"):
+        every["callbacks"] = loggers(command.wandb)
+        return resume_run(command.run, every)
     from becl.study import load_study
 
     study = load_study(command.run)
     same_settings(study.config(), command.run)
     return run_study(study, command.run, command.workers, demo=False)
+
+
+def resume_run(folder: Path, options: dict[str, Any]) -> int:
+    """Goes on with a pretraining or finetuning run."""
+    from becl.folder import read_config, same_settings
+
+    if read_config(folder).get("command") == "pretrain":
+        from becl import pretraining
+
+        made = pretraining.load_pretraining(folder)
+        same_settings(made.config(), folder)
+        return pretraining.run_pretraining(made, folder, pretraining.check_memory(made), **options)
+    from becl import finetuning
+
+    tuned = finetuning.load_finetuning(folder)
+    same_settings(tuned.config(), folder)
+    return finetuning.run_finetuning(tuned, folder, finetuning.check_memory(tuned), **options)
 
 
 @dataclass(frozen=True)
@@ -366,6 +396,8 @@ def read_run(folder: Path) -> dict[str, Any]:
     config = read_pretraining(folder)
     if not {"method", "env"} <= config.keys():
         raise UserError(f"{folder} holds no pretraining run")
+    if line := missing_plugin(config):  # Its numbers can be drawn all the same.
+        print(f"becl: {folder}: {line}", file=sys.stderr)
     return config
 
 
@@ -552,6 +584,10 @@ COMMANDS: dict[str, tuple[type, Any]] = {
     "pretrain": (PretrainCommand, pretrain_command),
     "finetune": (FinetuneCommand, finetune_command),
     "evaluate": (EvaluateCommand, evaluate_command),
+    "gallery": (GalleryCommand, gallery_command),
+    "video": (VideoCommand, video_command),
+    "filmstrip": (FilmstripCommand, filmstrip_command),
+    "trajectories": (TrajectoriesCommand, trajectories_command),
     "report": (ReportCommand, report_command),
     "resume": (ResumeCommand, resume_command),
     "export": (ExportCommand, export_command),
@@ -563,10 +599,10 @@ COMMANDS: dict[str, tuple[type, Any]] = {
 }
 
 
-def run(name: str, args: Sequence[str]) -> int:
-    """Parses a command's options and does it."""
+def run(name: str, args: Sequence[str], plugins: Sequence[str] = ()) -> int:
+    """Parses a command's options and does it; plug-ins, which are loaded already, belong to the command line."""
     from becl.cli import parse_options
 
     options, function = COMMANDS[name]
-    COMMAND.set(shlex.join(["becl", name, *args]))
+    COMMAND.set(shlex.join(["becl", name, *args, *(f"--plugin={word}" for word in plugins)]))
     return function(parse_options(options, name, args))

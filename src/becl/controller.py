@@ -68,6 +68,10 @@ class Controller:
         values = actor(obs)
         return jax.nn.one_hot(jnp.argmax(values, -1), values.shape[-1])
 
+    def view(self, state: ControllerState, obs: Float[Array, "*batch obs"]) -> Float[Array, "*batch obs"]:
+        del state
+        return obs
+
     def update(self, state: ControllerState, batch: Transitions, key: PRNGKeyArray) -> tuple[ControllerState, Metrics]:
         del key
         following = self.best(state.actor, batch.next_obs, batch.skill)

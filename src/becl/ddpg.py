@@ -17,10 +17,24 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from becl.envs.spec import EnvSpec
-from becl.networks import Adam, AdamState, Linear, Trunk, follow, init_trunk, orthogonal_layer, product
+from becl.networks import (
+    Adam,
+    AdamState,
+    Linear,
+    Moments,
+    Trunk,
+    add_moments,
+    follow,
+    init_moments,
+    init_trunk,
+    orthogonal_layer,
+    product,
+    whiten,
+)
 from becl.objectives.protocol import Metrics
 from becl.replay import Transitions
 from becl.skills import SkillSpace
+from becl.specs import added
 
 EDGE = 1e-6  # Actions stay this far inside [-1, 1].
 
@@ -29,10 +43,30 @@ class Actor(eqx.Module):
     trunk: Trunk
     hidden: Linear
     out: Linear
+    moments: Moments | None = None
+    """Of observations, where they are whitened."""
 
     def __call__(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch action"]:
         """The mean action."""
+        return self.mean(self.whitened(x))
+
+    def mean(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch action"]:
+        """The mean action where observations are whitened already."""
         return jnp.tanh(self.out(self.hidden.hidden(self.trunk(x))))
+
+    def whitened(self, x: Float[Array, "*batch any"]) -> Float[Array, "*batch any"]:
+        """Observations, and whatever stands behind them as it is."""
+        if self.moments is None:
+            return x
+        moments = jax.lax.stop_gradient(self.moments)
+        seen = len(moments.total)
+        return jnp.concatenate([whiten(moments, x[..., :seen]), x[..., seen:]], -1)
+
+    def observe(self, obs: Float[Array, "*batch obs"]) -> "Actor":
+        """The same policy having seen observations (changes nothing unless it keeps moments)."""
+        if self.moments is None:
+            return self
+        return Actor(self.trunk, self.hidden, self.out, add_moments(self.moments, obs))
 
 
 class Critic(eqx.Module):
@@ -70,6 +104,8 @@ class DDPG:
     optimizer: Adam = Adam(1e-4)
     critic_dim: int = 1
     """1 for a value; n for n successor features, whose product with the skill is the value (APS)."""
+    normalize: bool = added(False)
+    """Whiten observations with running statistics of all that was learned from."""
 
     def init(self, key: PRNGKeyArray, env: EnvSpec, skills: SkillSpace) -> DDPGState:
         actor_key, critic_key = jax.random.split(key)
@@ -79,6 +115,7 @@ class DDPG:
             init_trunk(keys[0], state_dim, self.hidden),
             orthogonal_layer(keys[1], self.hidden, self.hidden),
             orthogonal_layer(keys[2], self.hidden, env.action_dim),
+            init_moments(env.obs_dim) if self.normalize else None,
         )
         critic = self.init_critic(critic_key, state_dim + env.action_dim)
         return DDPGState(actor, critic, critic, self.optimizer.init(actor), self.optimizer.init(critic))
@@ -114,29 +151,33 @@ class DDPG:
         """Actions to be judged by: without noise."""
         return actor(jnp.concatenate([obs, skill], -1))
 
+    def view(self, state: DDPGState, obs: Float[Array, "*batch obs"]) -> Float[Array, "*batch obs"]:
+        """Observations as the networks get them."""
+        return state.actor.whitened(obs)
+
     def update(self, state: DDPGState, batch: Transitions, key: PRNGKeyArray) -> tuple[DDPGState, Metrics]:
         """Critic, then the actor with the critic just updated, then the target."""
         target_key, actor_key = jax.random.split(key)
-        here = jnp.concatenate([batch.obs, batch.skill], -1)
-        there = jnp.concatenate([batch.next_obs, batch.skill], -1)
+        here = state.actor.whitened(jnp.concatenate([batch.obs, batch.skill], -1))
+        there = state.actor.whitened(jnp.concatenate([batch.next_obs, batch.skill], -1))
 
         def critic_loss(critic: Critic):
             q = values(critic, here, batch.action, batch.skill)
             return jnp.square(q - goal).mean(1).sum(), q[0].mean()
 
-        next_value = values(state.target, there, self._noisy(state.actor(there), target_key), batch.skill).min(0)
+        next_value = values(state.target, there, self._noisy(state.actor.mean(there), target_key), batch.skill).min(0)
         goal = batch.reward + batch.discount * next_value
         (loss, q), grads = jax.value_and_grad(critic_loss, has_aux=True)(state.critic)
         critic, critic_opt = self.optimizer.update(state.critic, grads, state.critic_opt)
 
         def actor_loss(actor: Actor):
-            return -values(critic, here, self._noisy(actor(here), actor_key), batch.skill).min(0).mean()
+            return -values(critic, here, self._noisy(actor.mean(here), actor_key), batch.skill).min(0).mean()
 
         policy_loss, grads = jax.value_and_grad(actor_loss)(state.actor)
         actor, actor_opt = self.optimizer.update(state.actor, grads, state.actor_opt)
         target = follow(state.target, critic, self.target_rate)
         metrics = {"critic_loss": loss, "actor_loss": policy_loss, "q": q, "goal": goal.mean()}
-        return DDPGState(actor, critic, target, actor_opt, critic_opt), metrics
+        return DDPGState(actor.observe(batch.obs), critic, target, actor_opt, critic_opt), metrics
 
     def _noisy(self, mean: Float[Array, "batch action"], key: PRNGKeyArray) -> Float[Array, "batch action"]:
         noise = self.stddev * jax.random.normal(key, mean.shape)

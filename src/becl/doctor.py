@@ -508,7 +508,7 @@ def choice_of(lines: list[Line], chosen: str) -> Line:
     data = {"MUJOCO_GL": chosen, "working": working}
     said = f"MUJOCO_GL={chosen}" if chosen else "MUJOCO_GL is not set"
     if not working:
-        return Line("rendering", "note", f"{said}; no back end draws, and only videos need one",
+        return Line("rendering", "note", f"{said}; no back end draws: films are made by casting rays, slowly",
                     "install one of the above", data)  # fmt: skip
     if chosen.lower() not in working:
         return Line("rendering", "note", f"{said}; {', '.join(working)} draws", f"export MUJOCO_GL={working[0]}", data)

@@ -74,6 +74,12 @@ class Evaluation(NamedTuple):
 
 
 def evaluate_command(command: EvaluateCommand) -> int:
+    measure(command)
+    return 0
+
+
+def measure(command: EvaluateCommand) -> Evaluation:
+    """Does what a command asks for: says it, writes it, shows it."""
     request = resolve(command)
     made = request.made
     print(
@@ -85,7 +91,7 @@ def evaluate_command(command: EvaluateCommand) -> int:
     measured = evaluate(request)
     write(request, measured, time.perf_counter() - began, command_line(command))
     show(request, measured)
-    return 0
+    return measured
 
 
 # --- Before the work --------------------------------------------------------------------------------------------------
@@ -141,6 +147,8 @@ def choose_tasks(env: str, wanted: Sequence[str]) -> list[str]:
         raise UserError("--task: at least one is needed, or all")
     if not allowed:
         raise UserError(f"--task {wanted[0]}: {env} is a maze and has no tasks")
+    if allowed == [env]:  # Somebody else's environment.
+        raise UserError(f"--task {wanted[0]}: {env} has one task, its own reward; leave it out")
     for task in wanted:
         if task not in allowed:
             raise unknown(f"task of {env.partition('_')[0]}", task, [*allowed, "all"])
@@ -281,6 +289,7 @@ HEADINGS = {
     "centroid_accuracy": "of centroids",
     "distance": "distance",
     "speed": "speed",
+    "length": "steps",
     "joint_speed": "joint speed",
     "still": "still",
     "diverged": "diverged",

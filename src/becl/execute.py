@@ -9,13 +9,16 @@ import functools
 import multiprocessing
 import multiprocessing.connection
 import os
+import pickle
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from becl import plugins
 from becl.cores import available_cores
 from becl.progress import Progress, progress
 from becl.study import Study, train_seeds, unfinished
@@ -40,7 +43,7 @@ def execute(study: Study, out: Path, workers: int | None = None) -> list[str]:
     workers = workers or len(cores)
     with progress(len(jobs) * study.cycles, "cycles") as shown:
         # Also for a single job that is left: threads change the order of sums, and a resumed run must not notice.
-        if on_cpu and workers > 1:
+        if on_cpu and workers > 1 and not plugins.only_here(run.objective for run in study.runs.values()):
             return _execute_processes(study, jobs, out, cores, workers, shown)
         together = {label: [seed for job, seed in jobs if job == label] for label, _ in jobs}
         groups = [(label, [seed]) for label, seed in jobs] if on_cpu else list(together.items())
@@ -91,9 +94,11 @@ def _execute_processes(study, jobs, out, cores, workers, shown) -> list[str]:
     with _environment(ONE_THREAD), _ignore_interrupts():
         for number in range(min(len(jobs), workers)):
             here, there = context.Pipe()
-            arguments = (there, study, out, cores[number % len(cores)] if pin else None)
+            core = cores[number % len(cores)] if pin else None
+            arguments = (there, plugins.loaded(), pickle.dumps(study), out, core)
             process = context.Process(target=_work, args=arguments, daemon=True)
-            process.start()
+            with nameless_main():
+                process.start()
             there.close()
             team.append(_Worker(process, here))
     try:
@@ -126,7 +131,8 @@ def _hear(worker: _Worker, shown: Progress) -> list[str]:
         worker.process.join(5)
         worker.job, worker.alive = None, False
         shown.end(label, seed)
-        return [f"{label} seed {seed}: its process ended with exit code {worker.process.exitcode} (out of memory?)"]
+        code = worker.process.exitcode
+        return [f"{label} seed {seed}: its process ended with exit code {code} (out of memory, or what it says above)"]
     if kind == "cycles":
         shown.advance(value)
         return []
@@ -151,11 +157,27 @@ def _give(worker: _Worker, waiting: list[tuple[str, int]], team: list[_Worker], 
     shown.begin(*job)
 
 
-def _work(pipe: Any, study: Study, out: Path, core: int | None) -> None:
-    """A worker process: one seed after another, until its pipe closes."""
+@contextlib.contextmanager
+def nameless_main() -> Iterator[None]:
+    """A worker would begin by running the caller's script once more, and with it this study, where the script has no
+    guard against that; it needs nothing of it."""
+    script = sys.modules["__main__"]
+    hidden = {name: script.__dict__.pop(name) for name in ("__file__", "__spec__") if name in script.__dict__}
+    script.__spec__ = None
+    try:
+        yield
+    finally:
+        script.__dict__.update(hidden)
+
+
+def _work(pipe: Any, words: list[str], pickled: bytes, out: Path, core: int | None) -> None:
+    """A worker process: one seed after another, until its pipe closes. Plug-ins come before what is made of them."""
     if core is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {core})
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    for word in words:
+        plugins.load(word)
+    study: Study = pickle.loads(pickled)
     # A closed pipe means that the parent is gone.
     with contextlib.suppress(EOFError, OSError):
         while True:

@@ -6,7 +6,8 @@ give is a constant, which is added to the bias: what is left maps observations t
     x = tanh(LayerNorm(obs · trunk.weight + trunk.bias) · norm.gain + norm.shift)
     a = tanh(relu(x · hidden.weight + hidden.bias) · out.weight + out.bias)
 
-as eight arrays (npz, safetensors) or as a graph (ONNX, written here field by field). The written file is read again and
+(where observations are whitened, with min(max((obs − obs.mean) / obs.std, −5), 5) in place of obs) as eight or ten
+arrays (npz, safetensors) or as a graph (ONNX, written here field by field). The written file is read again and
 has to act like the run's own network before it is left.
 """
 
@@ -24,14 +25,13 @@ import tyro
 
 from becl.errors import UserError, unknown
 from becl.evaluate_command import check_place, choose_snapshot
+from becl.policy import Act, fold
 
 if TYPE_CHECKING:
     from becl.ddpg import Actor
     from becl.offpolicy import OffPolicy
     from becl.skills import SkillSpace
 
-Act = Callable[[np.ndarray], np.ndarray]
-"""From observations [..., observation] to actions [..., action]."""
 FORMATS = ("npz", "safetensors", "onnx")
 TOLERANCE = 1e-5  # Between actions of the file and of the run's network.
 FORWARD = (
@@ -39,6 +39,7 @@ FORWARD = (
     "action = tanh(relu(x @ hidden.weight + hidden.bias) @ out.weight + out.bias); "
     "norm(y) = (y - mean(y)) / sqrt(var(y) + 1e-5) over units"
 )
+WHITENED = "obs = clip((obs - obs.mean) / obs.std, -5, 5); "
 
 
 @dataclass(frozen=True)
@@ -285,8 +286,12 @@ def describe(
     from importlib.metadata import PackageNotFoundError, version
 
     from becl.envs import maze
+    from becl.envs.foreign import is_foreign
 
     ends = "0.95 of a cell" if env in maze.names() else "the ends of an actuator's control range"
+    if is_foreign(env):
+        ends = "the ends of the environment's own range"
+    learner: Any = run.learner
     try:
         own = version("becl")
     except PackageNotFoundError:  # Run from a source tree.
@@ -303,30 +308,11 @@ def describe(
         "observation_dim": run.env.obs_dim,
         "action_dim": run.env.action_dim,
         "action_range": f"[-1, 1], the mean action without noise; -1 and 1 are {ends}",
-        "forward": FORWARD,
+        "forward": (WHITENED if learner.normalize else "") + FORWARD,
     }
 
 
 # --- The file ---------------------------------------------------------------------------------------------------------
-
-
-def fold(actor: "Actor", skill: np.ndarray) -> dict[str, np.ndarray]:
-    """The arrays of a policy whose skill never changes."""
-    weight, bias = np.asarray(actor.trunk.linear.weight), np.asarray(actor.trunk.linear.bias)
-    observed = len(weight) - len(skill)
-    # Observations come first, then the skill.
-    constant = bias.astype(np.float64) + skill.astype(np.float64) @ weight[observed:].astype(np.float64)
-    arrays = {
-        "trunk.weight": weight[:observed],
-        "trunk.bias": constant,
-        "norm.gain": actor.trunk.gain,
-        "norm.shift": actor.trunk.shift,
-        "hidden.weight": actor.hidden.weight,
-        "hidden.bias": actor.hidden.bias,
-        "out.weight": actor.out.weight,
-        "out.bias": actor.out.bias,
-    }
-    return {name: np.asarray(array, np.float32, order="C") for name, array in arrays.items()}
 
 
 def write(policy: Policy, out: Path, kind: str) -> float:
@@ -392,7 +378,10 @@ def load_policy(path: Path) -> Callable[[np.ndarray], np.ndarray]:
         w = {name: array.reshape(header[name]["shape"]) for name, array in w.items()}
 
     def act(obs):
-        x = np.asarray(obs, np.float32) @ w["trunk.weight"] + w["trunk.bias"]
+        x = np.asarray(obs, np.float32)
+        if "obs.mean" in w:
+            x = np.clip((x - w["obs.mean"]) / w["obs.std"], -5, 5)
+        x = x @ w["trunk.weight"] + w["trunk.bias"]
         x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
         x = np.tanh(x * w["norm.gain"] + w["norm.shift"])
         x = np.maximum(x @ w["hidden.weight"] + w["hidden.bias"], 0)
@@ -416,6 +405,11 @@ NODES = (
     ("Add", ("out.product", "out.bias"), "out.sum"),
     ("Tanh", ("out.sum",), "mean"),
     ("Clip", ("mean", "low", "high"), "action"),  # Some runtimes approximate tanh, to 1.0000001.
+)
+WHITENING = (
+    ("Sub", ("observation", "obs.mean"), "obs.centred"),
+    ("Div", ("obs.centred", "obs.std"), "obs.scaled"),
+    ("Clip", ("obs.scaled", "obs.low", "obs.high"), "obs"),
 )
 OPSET = 17  # The first with LayerNormalization.
 IR_VERSION = 8  # Of the same release of ONNX.
@@ -447,8 +441,12 @@ def to_onnx(arrays: dict[str, np.ndarray], about: dict[str, str]) -> bytes:
         shape = _message(1, text(2, "batch")) + _message(1, number(1, size))
         return text(1, name) + _message(2, _message(1, number(1, FLOAT) + _message(2, shape)))
 
-    graph = b"".join(_message(1, node(*entry)) for entry in NODES) + text(2, "policy")
+    nodes = (*WHITENING, ("MatMul", ("obs", "trunk.weight"), "trunk.product"), *NODES[1:])
+    graph = b"".join(_message(1, node(*entry)) for entry in (nodes if "obs.mean" in arrays else NODES))
+    graph += text(2, "policy")
     ends = {"low": np.array(-1.0), "high": np.array(1.0)}
+    if "obs.mean" in arrays:
+        ends |= {"obs.low": np.array(-5.0), "obs.high": np.array(5.0)}
     graph += b"".join(_message(5, tensor(name, array)) for name, array in (arrays | ends).items())
     graph += _message(11, value("observation", len(arrays["trunk.weight"])))
     graph += _message(12, value("action", len(arrays["out.bias"])))
@@ -470,6 +468,8 @@ def load_onnx(path: Path) -> Act:
     kinds: dict[str, Callable[..., np.ndarray]] = {
         "MatMul": np.matmul,
         "Add": np.add,
+        "Sub": np.subtract,
+        "Div": np.divide,
         "LayerNormalization": normal,
         "Tanh": np.tanh,
         "Relu": lambda x: np.maximum(x, 0),

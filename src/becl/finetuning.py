@@ -30,6 +30,7 @@ import numpy as np
 from jaxtyping import Float
 
 from becl import envs
+from becl.callbacks import Callback, listeners
 from becl.checkpoint import Checkpoints
 from becl.choice import BestFirst, Held, Prior, Regress, SkillChoice
 from becl.controller import Controller, Stretches
@@ -48,6 +49,7 @@ from becl.objectives import METHODS
 from becl.objectives.aps import APSState
 from becl.objectives.extrinsic import Extrinsic
 from becl.offpolicy import Diverged, OffPolicy, Restorable, RunState, blamed, train
+from becl.plugins import without_plugins
 from becl.pretraining import (
     Pretraining,
     apply_setting,
@@ -241,7 +243,7 @@ def make_finetuning(
 
 def load_finetuning(out: Path) -> Finetuning:
     """The run that a folder holds."""
-    config = read_config(out)
+    config = without_plugins(read_config(out))
     if config.pop("command", None) != "finetune":
         raise UserError(f"{out} holds no finetuning run")
     rules = (Finetuning, Held, BestFirst, Regress, Controller, Extrinsic)
@@ -548,7 +550,8 @@ class Scores:
         self._made, self._path = made, out / "scores.csv"
         self.rows: list[dict[str, Any]] = []
 
-    def add(self, step: int, skills: np.ndarray, returns: Float[np.ndarray, "lanes episodes"]) -> None:
+    def add(self, step: int, skills: np.ndarray, returns: Float[np.ndarray, "lanes episodes"]) -> list[dict[str, Any]]:
+        """Rows of an evaluation, written."""
         named = isinstance(self._made.run.objective.skills, OneHot) and self._made.skill != "resampled"
         for lane, skill, row in zip(self._made.lanes, skills, returns, strict=True):
             error = float(row.std(ddof=1) / len(row) ** 0.5) if len(row) > 1 else float("nan")
@@ -563,6 +566,9 @@ class Scores:
                 }
             )
         write_text(self._path, to_csv(self.rows))
+        numbers = ("return", "stderr")
+        newest = self.rows[-len(self._made.lanes) :]
+        return [row | {name: float(row[name] or "nan") for name in numbers} for row in newest]
 
     def resume(self, rows: list[dict[str, Any]]) -> None:
         """Goes on after these rows; later ones are forgotten."""
@@ -599,6 +605,7 @@ def finetune(
     make: MakeEnvironments = make_envs,
     checkpoint_every: int = CHECKPOINT_EVERY,
     say: Callable[[str], None] = lambda line: None,
+    callbacks: Sequence[Callback] = (),
 ) -> bool:
     """Trains into an opened folder, from its last checkpoint on; True when finished, False when interrupted."""
     run, lanes, keys = made.run, made.lanes, lane_keys(made)
@@ -636,6 +643,7 @@ def finetune(
             say(f"goes on after {step:,} steps")
             if shown is not None:
                 shown.resume(step * len(lanes))
+        told = stack.enter_context(listeners(callbacks, out, made.config()))
         interrupted = stack.enter_context(interrupts())
         began = time.perf_counter() - spent
         saved = step
@@ -659,10 +667,10 @@ def finetune(
                 while due <= step and due < made.steps:
                     judge.submit(due, state)
                     due += made.eval_every
-                stopping = interrupted()
+                stopping = told.log(step, log) or interrupted()
                 saving = stopping or (step >= saved + checkpoint_every and step < made.steps)
                 for evaluation in judge.finished(wait=saving):
-                    scores.add(*evaluation)
+                    told.score(evaluation[0], scores.add(*evaluation))
                 if saving:
                     about = {"due": due, "scores": scores.rows, "seconds": time.perf_counter() - began}
                     recorder.save(step, now.loop, log, judge.get_state(), about)
@@ -673,7 +681,7 @@ def finetune(
             if made.steps > 0:
                 judge.submit(made.steps, state)
             for evaluation in judge.finished(wait=True):
-                scores.add(*evaluation)
+                told.score(evaluation[0], scores.add(*evaluation))
         except Diverged as error:
             raise Failed(failure(made, error.step * made.unit, "an action", error.seeds.tolist())) from None
         except NotFinite as error:
@@ -689,6 +697,7 @@ def finetune(
         }
         write_text(out / "result.json", json.dumps(result, indent=1) + "\n")
         recorder.finish()
+        told.finished = True
     return True
 
 
@@ -730,8 +739,15 @@ def describe(made: Finetuning) -> Iterator[str]:
     yield "memory: " + check_memory(made)
 
 
-def run_finetuning(made: Finetuning, out: Path, needs: str, checkpoint_every: int = CHECKPOINT_EVERY) -> int:
-    """The command: says what it does, trains, and returns an exit code."""
+def run_finetuning(
+    made: Finetuning,
+    out: Path,
+    needs: str,
+    checkpoint_every: int = CHECKPOINT_EVERY,
+    callbacks: Sequence[Callback] = (),
+    raises: bool = False,
+) -> int:
+    """The command: says what it does, trains, and returns an exit code; `raises` as in pretraining."""
     if (out / "result.json").exists():
         Checkpoints(out / "checkpoint", {}).clear()  # Of a run that was killed as it ended.
         print(f"finished before: {out}/")
@@ -742,8 +758,10 @@ def run_finetuning(made: Finetuning, out: Path, needs: str, checkpoint_every: in
     with progress(max(made.steps * lanes, 1), "steps") as shown:
         try:
             with explained(out):
-                finished = finetune(made, out, shown, checkpoint_every=checkpoint_every, say=say)
+                finished = finetune(made, out, shown, checkpoint_every=checkpoint_every, say=say, callbacks=callbacks)
         except Failed as error:
+            if raises:
+                raise
             print(f"becl: failed: {error}", file=sys.stderr)
             return 1
     if not finished:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from becl.errors import UserError
+from becl.plugins import bare, origins_of
 from becl.specs import difference
 
 
@@ -22,7 +23,7 @@ def open_folder(config: dict[str, Any], out: Path) -> None:
     try:
         if path.exists():
             found = json.loads(path.read_text())
-            if place := difference(found, config):
+            if place := difference(bare(found), config):
                 raise UserError(f"{out} holds another configuration ({place} now); remove it or choose another --out")
             if not os.access(out, os.W_OK):
                 raise UserError(f"no permission to write in {out}")
@@ -32,6 +33,8 @@ def open_folder(config: dict[str, Any], out: Path) -> None:
         if out.exists() and any(path.name != "config.json.part" for path in out.iterdir()):
             raise UserError(f"{out} is not empty and holds no study; choose another --out")
         out.mkdir(parents=True, exist_ok=True)
+        origins = origins_of(config)
+        config |= {"plugins": origins} if origins else {}
         write_text(path, json.dumps(config, indent=1) + "\n")
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
         raise UserError(f"{path} is damaged; remove it or choose another --out") from None
@@ -61,7 +64,7 @@ def read_pretraining(folder: Path) -> dict[str, Any]:
 
 def same_settings(config: dict[str, Any], folder: Path) -> None:
     """Refuses to go on with a run that this version would run otherwise."""
-    if place := difference(read_config(folder), json.loads(json.dumps(config))):
+    if place := difference(bare(read_config(folder)), json.loads(json.dumps(config))):
         raise UserError(f"{folder} was made by a version with other settings ({place} now)")
     if not os.access(folder, os.W_OK):
         raise UserError(f"no permission to write in {folder}")

@@ -30,6 +30,8 @@ class Log:
         """`lanes` say what tells a row from the others of its step, for example {"seed": 3}. With `resume`, what
         `get_state` gave, rows written later are cut off."""
         self.note = ""
+        self.rows: list[dict[str, Any]] = []
+        """Written last."""
         self._lanes, self._every = lanes, every
         self._coverage = coverage
         self._sums: dict[str, jax.Array] | None = None
@@ -126,6 +128,7 @@ class Log:
             self._columns = list(rows[0])
             self._csv.write(text)
             self._csv.flush()
+            self.rows = rows
             losses = ", ".join(f"{name} {value.mean():.3g}" for name, value in means.items() if name.endswith("loss"))
             self.note = f"reward {means['reward'].mean():.3g}, {losses}"
         if self._coverage is not None:

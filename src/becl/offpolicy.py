@@ -83,6 +83,10 @@ class Learner(Protocol):
         """Actions to be judged by."""
         ...
 
+    def view(self, state: Any, obs: Float[Array, "*batch obs"]) -> Float[Array, "*batch obs"]:
+        """Observations as networks, also those of an objective, should get them."""
+        ...
+
     def update(self, state: Any, batch: Transitions, key: PRNGKeyArray) -> tuple[Any, Metrics]: ...
 
 
@@ -238,12 +242,12 @@ class OffPolicy:
         def body(carry: tuple[Any, Any, Transitions], step: tuple[PRNGKeyArray, PRNGKeyArray, Transitions]):
             learner, objective, priced = carry
             learn_key, price_key, batches = step
-            objective, following, fitted = self.price(objective, price_key, batches)
+            objective, following, fitted = self.price(state.learner, objective, price_key, batches)
             learner, learned = self.learner.update(learner, priced, learn_key)
             return (learner, objective, following), (fitted, learned)
 
         first, rest = (jax.tree.map(lambda x, part=part: x[part], (price_keys, drawn)) for part in (0, slice(1, None)))
-        objective, priced, fitted = self.price(state.objective, *first)
+        objective, priced, fitted = self.price(state.learner, state.objective, *first)
         carry, metrics = jax.lax.scan(body, (state.learner, objective, priced), (learn_keys[:-1], *rest))
         learner, objective, priced = carry
         learner, learned = self.learner.update(learner, priced, learn_keys[-1])
@@ -251,22 +255,26 @@ class OffPolicy:
         rule = self.choice.learn(state.skill, rule_key, self.replay, state.replay, number)
         return state._replace(learner=learner, objective=objective, skill=rule), metrics[0] | metrics[1]
 
-    def price(self, objective: Any, key: PRNGKeyArray, batches: Transitions) -> tuple[Any, Transitions, Metrics]:
+    def price(
+        self, learner: Any, objective: Any, key: PRNGKeyArray, batches: Transitions
+    ) -> tuple[Any, Transitions, Metrics]:
         """Fits the representation to each of the batches and prices the last with it."""
         *fit_keys, reward_key = jax.random.split(key, self.fits_per_update + 1)
         fitted, last = {}, batches
         for number, fit_key in enumerate(fit_keys):
             last = jax.tree.map(lambda x, number=number: x[number], batches)
-            objective, fitted = self.objective.fit(objective, self.to_batch(last), fit_key)
-        objective, reward = self.objective.reward(objective, self.to_batch(last), reward_key)
+            objective, fitted = self.objective.fit(objective, self.to_batch(learner, last), fit_key)
+        objective, reward = self.objective.reward(objective, self.to_batch(learner, last), reward_key)
         metrics = {f"objective_{name}": value for name, value in fitted.items()}
         metrics |= {"reward": reward.mean(), "extrinsic": last.reward.mean()}
         return objective, last._replace(reward=reward), metrics
 
-    def to_batch(self, transitions: Transitions) -> Batch:
+    def to_batch(self, learner: Any, transitions: Transitions) -> Batch:
+        """Transitions as the objective sees them."""
         interval = self.skill_interval or self.env.episode_length
 
         def seen(obs: Float[Array, "batch all"]) -> Float[Array, "batch seen"]:
+            obs = self.learner.view(learner, obs)
             return obs[:, np.array(self.objective_obs)] if self.objective_obs else obs
 
         return Batch(

@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from becl import envs
+from becl.callbacks import Callback, listeners
 from becl.checkpoint import Checkpoints
 from becl.choice import Prior
 from becl.coverage import Coverage, grid_of
@@ -39,8 +40,9 @@ from becl.folder import load_arrays, read_pretraining, save_arrays, write_text
 from becl.lock import locked
 from becl.log import Log
 from becl.networks import Adam, AdamState, Network, Precision
-from becl.objectives import METHODS
+from becl.objectives import METHODS, kinds_of
 from becl.offpolicy import Diverged, OffPolicy, Restorable, RunState, train, usable_devices
+from becl.plugins import without_plugins
 from becl.progress import Progress, clock, interrupts, progress, say
 from becl.provenance import device_name, provenance
 from becl.recording import NotFinite, Recorder, fitting
@@ -81,6 +83,7 @@ def make_pretraining(
     hidden: int | None = None,
     precision: Precision | None = None,
     objective_obs: str | None = None,
+    normalize_obs: bool = False,
     settings: Iterable[str] = (),
     log_every: int = 10_000,
 ) -> Pretraining:
@@ -109,6 +112,8 @@ def make_pretraining(
         run = with_width(run, hidden)
     if objective_obs is not None:
         run = dataclasses.replace(run, objective_obs=choose_numbers(objective_obs, parts_of(env), spec.obs_dim))
+    if normalize_obs:
+        run = override(run, "learner.normalize", "true")
     for setting in settings:
         run = apply_setting(run, method, setting)
     if entry.successor_features:
@@ -271,7 +276,7 @@ def check_run(run: OffPolicy) -> None:
 
 def load_pretraining(out: Path) -> Pretraining:
     """The run that a folder holds."""
-    config = read_pretraining(out)
+    config = without_plugins(read_pretraining(out))
     del config["command"]
     try:
         return from_dict({"spec": "Pretraining", **config}, spec_classes())
@@ -282,7 +287,8 @@ def load_pretraining(out: Path) -> Pretraining:
 def spec_classes() -> dict[str, type]:
     """Every kind of spec that a run may hold, by name."""
     parts = (Pretraining, OffPolicy, Prior, DDPG, Replay, Network, Adam, NoSkill, OneHot, Cube, Sphere)
-    return {kind.__name__: kind for kind in (*parts, *(type(method.objective) for method in METHODS.values()))}
+    others = (kind for method in METHODS.values() for kind in kinds_of(method.objective))
+    return {kind.__name__: kind for kind in (*parts, *others)}
 
 
 # --- Memory -----------------------------------------------------------------------------------------------------------
@@ -413,6 +419,7 @@ def pretrain(
     shown: Progress | None = None,
     checkpoint_every: int = CHECKPOINT_EVERY,
     say: Callable[[str], None] = lambda line: None,
+    callbacks: Sequence[Callback] = (),
 ) -> bool:
     """Trains into an opened folder, from its last checkpoint on; True when finished, False when interrupted."""
     keys, count = seed_keys(made.seeds), made.run.envs * len(made.seeds)
@@ -434,6 +441,7 @@ def pretrain(
             say(f"goes on after {step:,} steps")
             if shown is not None:
                 shown.resume(step * len(made.seeds))
+        told = stack.enter_context(listeners(callbacks, out, made.config()))
         interrupted = stack.enter_context(interrupts())
         began = time.perf_counter() - spent
         state, resume = None, None if found is None else found.loop
@@ -448,7 +456,7 @@ def pretrain(
                     save_snapshots(made, out, state, keep.pop(0))
                 if (log.due(step) or step >= made.steps) and (bad := log.write(step)):
                     raise Failed(failure(made, out, step, "a loss", bad))
-                stopping = interrupted()
+                stopping = told.log(step, log) or interrupted()
                 if stopping or (step % checkpoint_every < made.run.envs and step < made.steps):
                     recorder.save(step, now.loop, log, {}, {"seconds": time.perf_counter() - began})
                 if stopping:
@@ -470,6 +478,7 @@ def pretrain(
         }
         write_text(out / "result.json", json.dumps(result, indent=1) + "\n")
         recorder.finish()
+        told.finished = True
     return True
 
 
@@ -523,8 +532,18 @@ def describe(made: Pretraining) -> Iterator[str]:
     yield f"time: about {clock(total)} at {rate:,.0f} environment steps/s (timed here, compiling not counted)"
 
 
-def run_pretraining(made: Pretraining, out: Path, needs: str, checkpoint_every: int = CHECKPOINT_EVERY) -> int:
-    """The command: says what it does and what memory it `needs`, trains, and returns an exit code."""
+def run_pretraining(
+    made: Pretraining,
+    out: Path,
+    needs: str,
+    checkpoint_every: int = CHECKPOINT_EVERY,
+    callbacks: Sequence[Callback] = (),
+    raises: bool = False,
+) -> int:
+    """The command: says what it does and what memory it `needs`, trains, and returns an exit code.
+
+    A run that cannot go on is an exit code too; or, where it is to be one, the error.
+    """
     if (out / "result.json").exists():
         Checkpoints(out / "checkpoint", {}).clear()  # Of a run that was killed as it ended.
         print(f"finished before: {out}/")
@@ -534,8 +553,10 @@ def run_pretraining(made: Pretraining, out: Path, needs: str, checkpoint_every: 
     with progress(made.steps * len(made.seeds), "steps") as shown:
         try:
             with explained(out):
-                finished = pretrain(made, out, shown, checkpoint_every, say)
+                finished = pretrain(made, out, shown, checkpoint_every, say, callbacks)
         except Failed as error:
+            if raises:
+                raise
             print(f"becl: failed: {error}", file=sys.stderr)
             return 1
     if not finished:

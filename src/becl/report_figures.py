@@ -199,10 +199,11 @@ def zero_shot(
     rows = math.ceil(len(shown) / columns)
     figure = Figure(figsize=(PAGE_WIDTH, (0.42 + 0.17 * len(tasks)) * rows + 0.25), layout="constrained")
     places = figure.subplots(rows, columns, squeeze=False, sharey=True)
+    lowest = min(0.0, *(float(values.min()) for values in shown.values()))
     largest = max(float(values.max()) for values in shown.values())
     for axes, (title, values) in zip(places.flat, shown.items(), strict=False):
         order = np.argsort(-values.mean(0), kind="stable")
-        axes.imshow(values[:, order], aspect="auto", cmap="viridis", vmin=0.0, vmax=top or largest)
+        axes.imshow(values[:, order], aspect="auto", cmap="viridis", vmin=lowest, vmax=top or max(largest, lowest))
         axes.set_title(title, weight="bold")
         few = slice(None, None, 1 + len(order) // 20)
         axes.set_xticks(np.arange(len(order))[few], order[few])

@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Float
 
 from becl.errors import UserError
+from becl.plugins import missing_plugin
 from becl.published import EXPERT
 
 Json = dict[str, Any]
@@ -120,6 +121,8 @@ def collect(places: Sequence[Path]) -> Found:
     for path in paths:
         try:
             config = read_json(path / "config.json")
+            if line := missing_plugin(config):
+                warnings.append(f"{path}: {line}")
             if config.get("command") == "finetune":
                 folder, missing = read_finetuning(path, config)
                 if folder.outcomes:
@@ -369,7 +372,7 @@ NAMES = {
 }
 # What does not make a run another configuration: which tasks and seeds, where from, and how often it was looked at.
 NOT_OPTIONS = (
-    "command", "env", "tasks", "seeds", "source", "eval_every", "log_every", "run.env",
+    "command", "plugins", "env", "tasks", "seeds", "source", "eval_every", "log_every", "run.env",
     "pretraining.command", "pretraining.env", "pretraining.seeds", "pretraining.log_every", "pretraining.run.env",
 )  # fmt: skip
 USUAL = {"snapshot": 2_000_000, "steps": 100_000, "eval_episodes": 10}  # URLB's, with which numbers are published.
@@ -536,7 +539,8 @@ def pretty_method(method: str) -> str:
 
 
 def pretty_task(task: str) -> str:
-    return task.replace("_reach_", " ").replace("_", " ").capitalize()
+    """Walker run; names of others' environments stay as they are."""
+    return task if ":" in task else task.replace("_reach_", " ").replace("_", " ").capitalize()
 
 
 def short(number: int) -> str:

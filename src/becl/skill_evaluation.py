@@ -19,6 +19,7 @@ from becl import envs
 from becl.coverage import grid_of
 from becl.envs import maze
 from becl.envs.domain import Domain, Vector
+from becl.envs.foreign import is_foreign, make_foreign
 from becl.envs.maze_batch import MazeBatch
 from becl.envs.simulations import Simulations
 from becl.estimators import BIN, knn_accuracy, plug_in
@@ -49,13 +50,16 @@ class Rollout(NamedTuple):
     reward: Mapping[str, Float[np.ndarray, "skills episodes steps"]]
     """By task; none in a maze."""
     place: Float[np.ndarray, "skills episodes states axes"]
-    """Walker: x of the torso, m. Quadruped: x, y of the torso, m. Jaco: the fingers' pinch point, m. Maze: x, y."""
+    """Walker: x of the torso, m. Quadruped: x, y of the torso, m. Jaco: the fingers' pinch point, m. Maze: x, y.
+    Others: x, y of a MuJoCo model's first body, m; nothing where there is none."""
     joint_speed: Float[np.ndarray, "skills episodes steps"] | None
     """Mean absolute speed of the robot's hinges, rad/s."""
     step_seconds: float
-    """Of a control step; 1 in a maze, where speed is in cells a step."""
+    """Of a control step; 1 in a maze, where speed is in cells a step, and where it is not known."""
     diverged: Bool[np.ndarray, "skills episodes"]
     """Where MuJoCo gave up: the last good state is repeated, and earns nothing."""
+    length: Int[np.ndarray, "skills episodes"] | None = None
+    """Steps of each episode, where some end early: then their last state is repeated, and earns nothing."""
 
 
 # --- Episodes ---------------------------------------------------------------------------------------------------------
@@ -71,7 +75,9 @@ def skills_of(space: SkillSpace) -> Float32[np.ndarray, "skills dim"]:
 
 
 def tasks_of(env: str) -> list[str]:
-    """All tasks of an environment's domain; none in a maze."""
+    """All tasks of an environment's domain, or its own reward; none in a maze."""
+    if is_foreign(env):
+        return [env]
     domain = env.partition("_")[0]
     return [] if env in maze.names() else [f"{domain}_{task}" for task in envs.DOMAINS[domain].tasks]
 
@@ -101,6 +107,8 @@ def rollout(
     """
     if env in maze.names():
         return maze_rollout(policy, env, skills, episodes, seed, episode_length, advance)
+    if is_foreign(env):
+        return foreign_rollout(policy, env, skills, episodes, seed, episode_length, advance)
     done = [
         robot_rollout(policy, together, skills, episodes, seed, episode_length, advance)
         for together in sets_of(tasks_of(env) if tasks is None else tasks)
@@ -123,6 +131,46 @@ def maze_rollout(
     states = play(policy, batch, np.repeat(skills, episodes, axis=0), advance)
     obs = _by_skill(np.stack(list(states), axis=1), len(skills))
     return Rollout(obs, {}, obs.astype(np.float64), None, 1.0, np.zeros(obs.shape[:2], bool))
+
+
+def foreign_rollout(
+    policy: Policy,
+    env: str,
+    skills: Float[np.ndarray, "skills dim"],
+    episodes: int,
+    seed: int,
+    episode_length: int | None = None,
+    advance: Callable[[int], None] | None = None,
+) -> Rollout:
+    """Episodes in anyone's environment, priced by its own reward; all at most as long as its spec says."""
+    batch = make_foreign(env, len(skills) * episodes, [seed] * len(skills))
+    skill = np.repeat(skills, episodes, axis=0)
+    with contextlib.closing(batch):
+        obs, places, rewards = [batch.reset()], [batch.places()], []
+        over, length, now = np.zeros(len(skill), bool), np.zeros(len(skill), int), obs[0]
+        for _ in range(episode_length or batch.spec.episode_length):
+            step = batch.step(np.asarray(act(policy, jnp.concatenate([now, skill], axis=1))))
+            now = step.obs
+            obs.append(np.where(over[:, None], obs[-1], step.next_obs))
+            # Where an episode has just ended, the next has begun elsewhere.
+            places.append(np.where((over | step.truncated)[:, None], places[-1], batch.places()))
+            rewards.append(np.where(over, 0.0, step.reward))
+            length += ~over
+            over |= step.truncated
+            if advance is not None:
+                advance(len(skill))
+            if over.all():
+                break
+    count = len(skills)
+    return Rollout(
+        _by_skill(np.stack(obs, axis=1), count),
+        {env: _by_skill(np.stack(rewards, axis=1), count)},
+        _by_skill(np.stack(places, axis=1), count),
+        None,
+        1.0,
+        np.zeros((count, episodes), bool),
+        _by_skill(length, count),
+    )
 
 
 def robot_rollout(
@@ -195,7 +243,7 @@ def place_of(domain: str, qpos: Float[np.ndarray, "n q"], obs: Float[np.ndarray,
 
 
 def _by_skill(array: np.ndarray, skills: int) -> np.ndarray:
-    return array.reshape(skills, -1, *array.shape[1:])
+    return array.reshape(skills, len(array) // skills, *array.shape[1:])
 
 
 class Seen(NamedTuple):
@@ -265,18 +313,22 @@ def zero_shot(done: Rollout, names: Sequence[Any]) -> list[Row]:
 
 def per_skill(done: Rollout, env: str, names: Sequence[Any]) -> list[Row]:
     """A row a skill: cells visited, and means over its episodes of how far and how much it moves."""
-    cells = cells_of(env, done.obs)
+    gridded = not is_foreign(env)
+    cells = cells_of(env, done.obs) if gridded else None
     net = done.place[:, :, -1] - done.place[:, :, 0]
     path = np.linalg.norm(np.diff(done.place, axis=2), axis=-1).sum(-1)
     seconds = (done.obs.shape[2] - 1) * done.step_seconds
     rows = []
     for number, name in enumerate(names):
-        row = {
-            "skill": name,
-            "cells": len(np.unique(cells[number])),
-            "distance": float(np.linalg.norm(net[number], axis=-1).mean()),
-            "speed": float(path[number].mean() / seconds),
-        }
+        row: Row = {"skill": name}
+        if cells is not None:
+            row["cells"] = len(np.unique(cells[number]))
+        if done.place.shape[-1]:
+            row["distance"] = float(np.linalg.norm(net[number], axis=-1).mean())
+        if done.place.shape[-1] and gridded:
+            row["speed"] = float(path[number].mean() / seconds)
+        if done.length is not None:
+            row["length"] = float(done.length[number].mean())
         if net.shape[-1] == 1:
             row["velocity"] = float(net[number].mean() / seconds)
         if done.joint_speed is not None:
@@ -290,13 +342,14 @@ def summary(done: Rollout, env: str) -> Row:
     """All skills together. What needs two skills, or two episodes of each, is not a number without."""
     skills, episodes, states = done.obs.shape[:3]
     each = per_skill(done, env, range(skills))
-    cells = cells_of(env, done.obs)
-    row: Row = {"skills": skills, "episodes": episodes, "cells": len(np.unique(cells))}
-    reachable = grid_of(env).reachable
-    if reachable is not None:
-        row["coverage"] = row["cells"] / reachable
-    row["cells_per_skill"] = float(np.mean([one["cells"] for one in each]))
-    row |= information(env, done.obs[:, :, 1:])
+    row: Row = {"skills": skills, "episodes": episodes}
+    if not is_foreign(env):  # Nobody knows which cells would be fair to count there.
+        row["cells"] = len(np.unique(cells_of(env, done.obs)))
+        reachable = grid_of(env).reachable
+        if reachable is not None:
+            row["coverage"] = row["cells"] / reachable
+        row["cells_per_skill"] = float(np.mean([one["cells"] for one in each]))
+        row |= information(env, done.obs[:, :, 1:])
     chosen = np.linspace(1, states - 1, min(STATES, states - 1)).round().astype(int)
     row |= accuracies(standardised(done.obs[:, :, chosen].astype(np.float64)))
     moved = [name for name in each[0] if name not in ("skill", "cells", "velocity")]

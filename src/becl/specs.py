@@ -11,10 +11,16 @@ from becl.errors import UserError, unknown
 Spec = TypeVar("Spec")
 
 
+def added(default: Any) -> Any:
+    """An option that older folders do not have: left out of JSON where it has its default, so that they still fit."""
+    return dataclasses.field(default=default, metadata={"added": True})
+
+
 def to_dict(spec: Any) -> Any:
     """A spec as plain JSON values; each dataclass names its class."""
     if dataclasses.is_dataclass(spec) and not isinstance(spec, type):
-        fields = {f.name: to_dict(getattr(spec, f.name)) for f in dataclasses.fields(spec)}
+        values = ((f, getattr(spec, f.name)) for f in dataclasses.fields(spec))
+        fields = {f.name: to_dict(v) for f, v in values if not ("added" in f.metadata and v == f.default)}
         return {"spec": type(spec).__name__, **fields}
     if isinstance(spec, tuple | list):
         return [to_dict(item) for item in spec]

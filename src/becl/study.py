@@ -33,7 +33,7 @@ from becl.envs import maze
 from becl.errors import UserError, unknown
 from becl.folder import named_arrays, place_arrays, read_config, to_csv, write_bytes, write_text
 from becl.networks import Adam, Network
-from becl.objectives import METHODS, MazeStudy
+from becl.objectives import METHODS, MazeStudy, kinds_of
 from becl.ppo import PPO
 from becl.progress import say
 from becl.skills import OneHot
@@ -71,9 +71,8 @@ def load_study(out: Path) -> Study:
     """The study that a folder holds, with all seeds that were ever asked for."""
     config = read_config(out)
     parts = (OnPolicy, PPO, maze.Maze, Network, Adam, OneHot)
-    kinds = [
-        type(one) for method in METHODS.values() for one in (method.objective, method.maze and method.maze.objective)
-    ]
+    specs = (one for method in METHODS.values() for one in (method.objective, method.maze and method.maze.objective))
+    kinds = [kind for one in specs for kind in kinds_of(one)]
     classes = {kind.__name__: kind for kind in (*parts, *kinds)}
     try:
         runs = {label: from_dict(run, classes) for label, run in config["runs"].items()}
@@ -396,6 +395,8 @@ def _keep(study, label, seed, state, learning, timing, out: Path) -> None:
     import jax
     import safetensors.numpy
 
+    from becl.pretraining import without_optimizers
+
     run = study.runs[label]
     rows = [
         {"cycle": min((number + 1) * CHUNK, study.cycles), **{k: f"{v:.6g}" for k, v in row.items()}}
@@ -403,7 +404,7 @@ def _keep(study, label, seed, state, learning, timing, out: Path) -> None:
     ]
     write_text(seed_path(out, label, seed, "csv"), to_csv(rows))
     measured, arrays = measure(run, state.learner, seed, study.mine_iterations)
-    networks = {"learner": state.learner.networks, "objective": state.objective._replace(opt=None)}
+    networks = {"learner": state.learner.networks, "objective": without_optimizers(state.objective)}
     weights = named_arrays(eqx.filter(networks, eqx.is_inexact_array))
     write_bytes(seed_path(out, label, seed, "safetensors"), safetensors.numpy.save(weights))
     buffer = io.BytesIO()

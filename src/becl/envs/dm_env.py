@@ -43,5 +43,10 @@ class DmEnvironment(gymnasium.Env):
     def close(self) -> None:
         self._env.close()
 
+    @property
+    def physics(self) -> Any:
+        """Of dm_control's environments; None for others."""
+        return getattr(self._env, "physics", None)
+
     def _observed(self, step: Any) -> dict[str, np.ndarray]:
         return {name: np.asarray(value, np.float64) for name, value in step.observation.items()}

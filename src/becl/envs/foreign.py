@@ -1,18 +1,22 @@
-"""Anyone's environments behind the interface of the robots: Gymnasium (`gym:ID`) and dm_control (`dmc:DOMAIN_TASK`).
+"""Anyone's environments behind the interface of the robots: Gymnasium (`gym:ID`), dm_control (`dmc:DOMAIN_TASK`) and
+what a Python function makes (`py:package.module:function`).
 
 Observations of any nesting are flattened into one vector; actions in [-1, 1] are scaled to the environment's range. All
 copies are stepped by Gymnasium's own vector environments, in this process or in several.
 """
 
+import copy
 import difflib
 import functools
 import importlib
+import os
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Float, Float32
 
 from becl.envs.simulations import Step, shared_seeds
 from becl.envs.spec import EnvSpec
@@ -70,14 +74,23 @@ class GymBatch:
         return self.layout.batch(obs, self.num_envs)
 
     def step(self, action: np.ndarray) -> Step:
-        scaled = self._low + self._half * (np.clip(action, -1.0, 1.0).astype(np.float64) + 1)
-        given = scaled.reshape(self.num_envs, *self._shape).astype(self._dtype)
-        raw, reward, terminated, truncated, info = self._envs.step(given)
+        raw, reward, terminated, truncated, info = self._envs.step(self.to_action(action))
         obs = self.layout.batch(raw, self.num_envs)
         next_obs, over = obs.copy(), terminated | truncated
         for number in np.flatnonzero(over):
             next_obs[number] = self.layout.one(info["final_obs"][number])
         return Step(obs, np.asarray(reward, np.float64), over, next_obs, terminated.copy())
+
+    def places(self) -> Float[np.ndarray, "n axes"]:
+        """Where each copy's body is, x and y, if it is a MuJoCo model; else no axes."""
+        bodies = [place_of(env) for env in getattr(self._envs, "envs", [])]
+        known = bodies and all(place is not None for place in bodies)
+        return np.stack(bodies) if known else np.zeros((self.num_envs, 0))  # type: ignore[arg-type]
+
+    def to_action(self, action: np.ndarray) -> np.ndarray:
+        """Actions in [-1, 1] as the environment takes them: one, or a batch."""
+        scaled = self._low + self._half * (np.clip(action, -1.0, 1.0).astype(np.float64) + 1)
+        return scaled.reshape(*action.shape[:-1], *self._shape).astype(self._dtype)
 
     def get_state(self) -> np.ndarray:
         """How often episodes were begun together: what a resumed run needs to begin others."""
@@ -90,10 +103,22 @@ class GymBatch:
         self._envs.close()
 
 
+def place_of(env: Any) -> Float[np.ndarray, " 2"] | None:
+    """x and y of a MuJoCo model's first body, in metres; None for what is no such model."""
+    inner = env.unwrapped
+    data = getattr(getattr(inner, "physics", inner), "data", None)  # dm_control's, or Gymnasium's own.
+    xpos = getattr(data, "xpos", None)
+    return None if xpos is None or len(xpos) < 2 else np.array(xpos[1][:2], np.float64)
+
+
 def length_of(make: Callable[[], Any]) -> int:
     """The longest that an episode can be."""
     one = make()
     limit = one.spec.max_episode_steps if one.spec is not None else None
+    inner = one
+    while limit is None and inner is not inner.unwrapped:  # A limit that was not set by `gymnasium.make`.
+        limit = getattr(inner, "_max_episode_steps", None)
+        inner = inner.env
     one.close()
     return limit or LENGTH
 
@@ -170,6 +195,13 @@ def action_scale(space: Any) -> tuple[np.ndarray, np.ndarray]:
     return low, (high - low) / 2
 
 
+def import_from_here(module: str) -> Any:
+    """A module that was named: an installed one, or else one of the folder that the program was started in."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    return importlib.import_module(module)
+
+
 def gym_maker(name: str, **options: Any) -> Callable[[], Any]:
     """Makes the Gymnasium environment of an id; `package/Name-v0` imports the package first where it is not known."""
     import gymnasium
@@ -177,7 +209,7 @@ def gym_maker(name: str, **options: Any) -> Callable[[], Any]:
     module, _, rest = name.partition("/")
     if name not in gymnasium.registry and rest:
         try:
-            importlib.import_module(module)
+            import_from_here(module)
         except ImportError as error:
             raise UserError(f"gym:{name}: {module} cannot be imported: {error}") from None
         name = name if name in gymnasium.registry else rest
@@ -212,7 +244,83 @@ def dmc_maker(name: str) -> Callable[[], Any]:
     return make
 
 
-KINDS: dict[str, Callable[[str], Callable[[], Any]]] = {"gym": gym_maker, "dmc": dmc_maker}
+FACTORIES: dict[str, Callable[[], Any]] = {}
+"""What was handed over in this process, by name."""
+
+
+def py_maker(name: str) -> Callable[[], Any]:
+    """Calls a function of an importable module, `package.module:function`, or one that was handed over."""
+    if name in FACTORIES:
+        return FACTORIES[name]
+    module, colon, path = name.partition(":")
+    if not colon or not path or "<" in path or module == "__main__":
+        raise UserError(
+            f"py:{name}: made in another Python process; hand it over again, becl.load(folder, env=...), or name an "
+            "importable function as py:package.module:function"
+        )
+    try:
+        found: Any = import_from_here(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"py:{name} cannot be imported: {error}") from None
+    if not callable(found):
+        raise UserError(f"py:{name} is {type(found).__name__}: a function or class without arguments is needed")
+    return wrapped(found)
+
+
+def hand_over(env: Any, name: str | None = None) -> str:
+    """The name under which an environment, or a function that makes one, is known from now on.
+
+    Functions and classes of a module are found again in other processes by this name, others are not. A single
+    environment is copied: by its Gymnasium spec where it has one.
+    """
+    spec: Any = getattr(env, "spec", None)
+    if name is None and not callable(env) and spec is not None and not spec.kwargs:
+        return f"gym:{spec.id}"
+    if name is None:
+        kind = env if hasattr(env, "__qualname__") else type(env)
+        name = f"{kind.__module__}:{kind.__qualname__}"
+    name = name.removeprefix("py:")
+    FACTORIES[name] = wrapped(env if callable(env) else copier(env))
+    foreign_spec.cache_clear()  # It may have been another one.
+    return f"py:{name}"
+
+
+def copier(env: Any) -> Callable[[], Any]:
+    """Makes copies of an environment."""
+    if not (hasattr(env, "reset") and hasattr(env, "step")):
+        raise UserError(f"{type(env).__name__} is no environment: a name, an environment or a function is needed")
+    if getattr(env, "spec", None) is not None:
+        import gymnasium
+
+        return lambda: gymnasium.make(env.spec)
+    return lambda: copy.deepcopy(env)
+
+
+def wrapped(make: Callable[[], Any]) -> Callable[[], Any]:
+    """As it is for Gymnasium's environments; those of dm_env get their interface."""
+
+    def make_gymnasium() -> Any:
+        made = make()
+        if not hasattr(made, "observation_spec"):
+            return made
+        from becl.envs.dm_env import DmEnvironment
+
+        return DmEnvironment(lambda seed: seeded(make(), seed))
+
+    return make_gymnasium
+
+
+def seeded(env: Any, seed: int) -> Any:
+    """dm_control keeps its random numbers in the task."""
+    random = getattr(getattr(env, "task", None), "random", None)
+    if random is not None:
+        random.seed(seed)
+    return env
+
+
+KINDS: dict[str, Callable[[str], Callable[[], Any]]] = {"gym": gym_maker, "dmc": dmc_maker, "py": py_maker}
 
 
 def is_foreign(name: str) -> bool:

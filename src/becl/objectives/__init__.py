@@ -1,11 +1,13 @@
 """All methods by name.
 
-To add one: write its file next to these, then list it here. The command line, the documentation's table and the tests
-of `tests/test_objectives.py` read this registry.
+To add one: write its file next to these, then list it here; or, from a file outside the package, call `register`. The
+command line, the documentation's table and the tests of `tests/test_objectives.py` read this registry.
 """
 
+import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from becl.objectives.aps import APS
 from becl.objectives.apt import APT
@@ -22,7 +24,7 @@ from becl.objectives.protocol import Batch, Metrics, Objective
 from becl.objectives.rnd import RND
 from becl.objectives.smm import SMM
 
-__all__ = ["METHODS", "Batch", "MazeStudy", "Method", "Metrics", "Objective"]
+__all__ = ["METHODS", "Batch", "MazeStudy", "Method", "Metrics", "Objective", "register"]
 
 
 @dataclass(frozen=True)
@@ -159,3 +161,27 @@ METHODS: dict[str, Method] = {
         finetune_skill="resampled",
     ),
 }
+
+
+def register(name: str, method: Method) -> None:
+    """Adds a method from outside the package; what could not be trained or kept is refused with one line.
+
+    Write this at the end of a file of your own and add `--plugin FILE` to any command: see docs/own-method.md.
+    """
+    from becl.plugins import check_method, note_origin
+
+    check_method(name, method)
+    METHODS[name] = method
+    note_origin(name, method)
+    if method.maze is not None:
+        from becl.study import STUDIED
+
+        STUDIED[name] = method.maze
+
+
+def kinds_of(spec: Any) -> Iterator[type]:
+    """The class of a spec, and those of the specs in it."""
+    if dataclasses.is_dataclass(spec):
+        yield type(spec)
+        for field in dataclasses.fields(spec):
+            yield from kinds_of(getattr(spec, field.name))

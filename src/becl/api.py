@@ -1,0 +1,410 @@
+"""The commands as functions: the same runs, folders and checks, from Python.
+
+    run = becl.pretrain("walker", "becl", seeds=2, steps=100_000, out="runs/walker")
+    walk = run.skill(3)                 # walk(obs) -> action, NumPy in and out
+    tuned = becl.finetune(run, "walker_run", out="runs/walker-run")
+    print(tuned.scores[-1])
+
+A run lives in a folder; the same call again goes on where it stopped, and returns at once when it is finished. Mistakes
+raise `becl.UserError`, runs that cannot go on `becl.Failed`, each with one line that says why; Ctrl-C raises
+KeyboardInterrupt after a checkpoint.
+"""
+
+import contextlib
+import csv
+import io
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from becl import commands, evaluate_command, finetuning, plugins, pretraining
+from becl.callbacks import Callback, Row
+from becl.envs.foreign import hand_over, is_foreign, make_foreign
+from becl.errors import Failed, UserError
+from becl.evaluate_command import Evaluation, snapshots
+from becl.export import ExportCommand, export_command, find_policy
+from becl.finetuning import Finetuning, Transfer, load_finetuning, make_finetuning
+from becl.folder import open_folder, read_config
+from becl.networks import Precision
+from becl.policy import Skill, fold
+from becl.pretraining import Pretraining, load_pretraining, make_pretraining
+from becl.skills import SkillSpace
+
+plugins.load_installed()
+
+Place = str | Path
+Seeds = int | Sequence[int]
+"""How many (5: seeds 0 to 4), or which."""
+Environment = Any
+"""A name as on the command line, an environment of Gymnasium or dm_env, or a function or class that makes one."""
+Which = int | Sequence[float] | None
+"""A skill's number, or the numbers of a continuous one; None where there are no skills, or one was learned with."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A pretrained run: seeds of one method, and their skills."""
+
+    folder: Path
+    spec: Pretraining
+    """All that was asked for."""
+
+    @property
+    def env(self) -> str:
+        return self.spec.env
+
+    @property
+    def method(self) -> str:
+        return self.spec.method
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return self.spec.seeds
+
+    @property
+    def skills(self) -> SkillSpace:
+        """The space they come from; discrete ones are 0 to `skills.dim` - 1."""
+        return self.spec.run.objective.skills
+
+    @property
+    def finished(self) -> bool:
+        return (self.folder / "result.json").exists()
+
+    @property
+    def snapshots(self) -> list[int]:
+        """Steps after which the networks of all seeds were kept."""
+        return sorted(set.intersection(*(set(snapshots(self.folder, seed)) for seed in self.seeds)))
+
+    @property
+    def metrics(self) -> list[Row]:
+        """Rows of metrics.csv."""
+        return read_rows(self.folder / "metrics.csv")
+
+    def skill(self, which: Which = None, *, seed: int | None = None, snapshot: int | None = None) -> Skill:
+        """The policy of one skill; of the first seed and the last snapshot by default."""
+        return to_skill(ExportCommand(self.folder, Path(), to_text(which), seed, snapshot))
+
+    def export(
+        self,
+        out: Place,
+        which: Which = None,
+        *,
+        seed: int | None = None,
+        snapshot: int | None = None,
+        force: bool = False,
+    ) -> Path:
+        """Writes the policy of one skill as .npz, .safetensors or .onnx."""
+        return export(ExportCommand(self.folder, Path(out), to_text(which), seed, snapshot, force=force))
+
+
+@dataclass(frozen=True)
+class Finetuned:
+    """A finetuned run: policies that have learned tasks, and their scores."""
+
+    folder: Path
+    spec: Finetuning
+    """All that was asked for."""
+
+    @property
+    def method(self) -> str:
+        return self.spec.method
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return self.spec.tasks
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return self.spec.seeds
+
+    @property
+    def finished(self) -> bool:
+        return (self.folder / "result.json").exists()
+
+    @property
+    def scores(self) -> list[Row]:
+        """Rows of scores.csv: mean return of each task and seed at every evaluation."""
+        return read_rows(self.folder / "scores.csv")
+
+    @property
+    def metrics(self) -> list[Row]:
+        """Rows of metrics.csv."""
+        return read_rows(self.folder / "metrics.csv")
+
+    def policy(self, task: str | None = None, *, seed: int | None = None, which: Which = None) -> Skill:
+        """The policy that has learned a task; which skill only where all were tried."""
+        return to_skill(ExportCommand(self.folder, Path(), to_text(which), seed, task=task))
+
+    def export(
+        self, out: Place, task: str | None = None, *, seed: int | None = None, which: Which = None, force: bool = False
+    ) -> Path:
+        """Writes the policy that has learned a task as .npz, .safetensors or .onnx."""
+        return export(ExportCommand(self.folder, Path(out), to_text(which), seed, task=task, force=force))
+
+
+def pretrain(
+    env: Environment,
+    method: str = "becl",
+    *,
+    seeds: Seeds = 1,
+    steps: int = 2_000_000,
+    skills: int | None = None,
+    envs: int | None = None,
+    hidden: int | None = None,
+    precision: Precision | None = None,
+    objective_obs: str | Sequence[int] | None = None,
+    normalize_obs: bool = False,
+    set: Sequence[str] = (),
+    log_every: int = 10_000,
+    checkpoint_every: int = pretraining.CHECKPOINT_EVERY,
+    out: Place | None = None,
+    callbacks: Sequence[Callback] = (),
+    quiet: bool = False,
+) -> Run:
+    """Learns skills, or explores, without a reward: `becl pretrain`, whose options these are."""
+    name = env if isinstance(env, str) else hand_over(env)
+    numbers = objective_obs if objective_obs is None or isinstance(objective_obs, str) else listed(objective_obs)
+    made = make_pretraining(
+        name,
+        method,
+        to_seeds(seeds),
+        steps,
+        skills=skills,
+        parallel=envs,
+        hidden=hidden,
+        precision=precision,
+        objective_obs=numbers,
+        normalize_obs=normalize_obs,
+        settings=set,
+        log_every=log_every,
+    )
+    commands.check_interval(checkpoint_every)
+    folder = Path(out) if out is not None else Path("runs") / commands.folder_name("pretrain", name, method)
+    needs = pretraining.check_memory(made)
+    open_folder(made.config(), folder)
+    with told(quiet):
+        ended(pretraining.run_pretraining(made, folder, needs, checkpoint_every, callbacks, raises=True))
+    return Run(folder, made)
+
+
+def finetune(
+    run: Run | Place | None = None,
+    tasks: str | Sequence[str] = "all",
+    *,
+    scratch: Environment | None = None,
+    seeds: Seeds | None = None,
+    snapshot: int | None = None,
+    skill: str | None = None,
+    transfer: Transfer | None = None,
+    steps: int = 100_000,
+    eval_every: int = 10_000,
+    eval_episodes: int = 10,
+    envs: int | None = None,
+    hidden: int | None = None,
+    precision: Precision | None = None,
+    set: Sequence[str] = (),
+    checkpoint_every: int = finetuning.CHECKPOINT_EVERY,
+    out: Place | None = None,
+    callbacks: Sequence[Callback] = (),
+    quiet: bool = False,
+) -> Finetuned:
+    """Lets pretrained skills learn tasks: `becl finetune`, whose options these are.
+
+    Without a run, `scratch` names what is learned from nothing: a task, or an environment as in `pretrain`.
+    """
+    if (run is None) == (scratch is None):
+        raise UserError("finetune: a pretrained run, or scratch=...; one of them")
+    wanted = [tasks] if isinstance(tasks, str) else list(tasks)
+    if scratch is not None:
+        wanted = [scratch] if isinstance(scratch, str) else [hand_over(scratch)]
+    made = make_finetuning(
+        run.folder if isinstance(run, Run) else None if run is None else Path(run),
+        wanted,
+        None if seeds is None else to_seeds(seeds),
+        steps,
+        snapshot=snapshot,
+        skill=skill,
+        transfer=transfer,
+        parallel=envs,
+        hidden=hidden,
+        precision=precision,
+        settings=set,
+        eval_every=eval_every,
+        eval_episodes=eval_episodes,
+    )
+    commands.check_interval(checkpoint_every)
+    folder = Path(out) if out is not None else Path("runs") / commands.folder_name("finetune", made.env, made.method)
+    needs = finetuning.check_memory(made)
+    open_folder(made.config(), folder)
+    with told(quiet):
+        ended(finetuning.run_finetuning(made, folder, needs, checkpoint_every, callbacks, raises=True))
+    return Finetuned(folder, made)
+
+
+def evaluate(
+    run: Run | Place,
+    *,
+    snapshot: int | None = None,
+    tasks: str | Sequence[str] = "all",
+    episodes: int = 10,
+    skills: Sequence[int] = (),
+    seeds: Seeds | None = None,
+    out: Place | None = None,
+    quiet: bool = False,
+) -> Evaluation:
+    """Measures what skills do without training: `becl evaluate`. The rows of its three tables, which it also writes."""
+    command = evaluate_command.EvaluateCommand(
+        run.folder if isinstance(run, Run) else Path(run),
+        snapshot,
+        (tasks,) if isinstance(tasks, str) else tuple(tasks),
+        episodes,
+        tuple(skills),
+        None if seeds is None else seeds_text(seeds),
+        None if out is None else Path(out),
+    )
+    with told(quiet):
+        return evaluate_command.measure(command)
+
+
+def report(runs: Place | Sequence[Place], out: Place = "report", *, quiet: bool = False) -> Path:
+    """Tables, intervals and figures of finetuned runs: `becl report`. The page that it wrote."""
+    from becl.report_command import ReportCommand, report_command
+
+    places = [runs] if isinstance(runs, str | Path) else runs
+    with told(quiet):
+        report_command(ReportCommand(tuple(Path(place) for place in places), Path(out)))
+    return Path(out) / "index.html"
+
+
+def load(folder: Place, *, env: Environment | None = None) -> Run | Finetuned:
+    """A run from its folder. One whose environment was handed over in another process needs it again."""
+    folder = Path(folder)
+    config = read_config(folder)
+    if env is not None:
+        name = str(config.get("env", ""))
+        if not name.startswith("py:"):
+            raise UserError(f"{folder}: its environment is {name}, which needs no env=...")
+        hand_over(env, name)
+    if config.get("command") == "finetune":
+        return Finetuned(folder, load_finetuning(folder))
+    return Run(folder, load_pretraining(folder))
+
+
+def resume(folder: Place, *, env: Environment | None = None, quiet: bool = False) -> Run | Finetuned:
+    """Goes on with a run that was stopped: `becl resume`."""
+    found = load(folder, env=env)
+    with told(quiet):
+        ended(commands.resume_run(found.folder, {"raises": True}))
+    return found
+
+
+def maze(
+    methods: Sequence[str] = (),
+    study: Literal["comparison", "estimates", "temperature", "skills"] = "comparison",
+    *,
+    maze: str | None = None,
+    skills: int | None = None,
+    temperature: float | None = None,
+    seeds: Seeds = 1,
+    cycles: int | None = None,
+    set: Sequence[str] = (),
+    workers: int | None = None,
+    out: Place | None = None,
+    quiet: bool = False,
+) -> list[Row]:
+    """The paper's maze study: `becl maze`. A row a method and seed of what was measured; figures are in the folder."""
+    folder = Path(out) if out is not None else Path("runs") / f"maze-{study}"
+    command = commands.MazeCommand(
+        tuple(methods),
+        study,
+        maze,
+        skills,
+        temperature,
+        seeds_text(seeds),
+        cycles,
+        tuple(set),
+        workers=workers,
+        out=folder,
+    )
+    with told(quiet):
+        code = commands.maze_command(command)
+    ended(code)
+    if code:
+        raise Failed(f"some runs of {folder} failed")
+    return read_rows(folder / "summary.csv")
+
+
+# --- Helpers ----------------------------------------------------------------------------------------------------------
+
+
+def to_seeds(seeds: Seeds) -> tuple[int, ...]:
+    """Checked as on the command line."""
+    return commands.parse_seeds(seeds_text(seeds))
+
+
+def seeds_text(seeds: Seeds) -> str:
+    return str(seeds) if isinstance(seeds, int) else listed(seeds) + ","
+
+
+def listed(numbers: Sequence[Any]) -> str:
+    return ",".join(map(str, numbers))
+
+
+def to_text(which: Which) -> str | None:
+    """A skill as the command line names it."""
+    return None if which is None else str(which) if isinstance(which, int | np.integer) else listed(list(which))
+
+
+def to_skill(command: ExportCommand) -> Skill:
+    """The policy that a command names as a function of the environment's own observations."""
+    found = find_policy(command)
+    env = found.about["env"]
+    to_vector: Callable[[Any], np.ndarray] | None = None
+    to_action: Callable[[np.ndarray], np.ndarray] | None = None
+    if is_foreign(env):
+        batch = make_foreign(env, 1, 0)
+        batch.close()
+        to_vector, to_action = batch.layout.one, batch.to_action
+    return Skill(fold(found.actor, found.skill), found.about, to_vector, to_action)
+
+
+def export(command: ExportCommand) -> Path:
+    with told(quiet=True):
+        if export_command(command):
+            raise Failed(f"actions of {command.out} differ from the run's; nothing is left")
+    return command.out
+
+
+@contextlib.contextmanager
+def told(quiet: bool) -> Iterator[None]:
+    """Whether what commands print is shown."""
+    with contextlib.ExitStack() as stack:
+        if quiet:
+            stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+            stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
+        yield
+
+
+def ended(code: int) -> None:
+    """A command's exit code as Python has it."""
+    if code == 130:
+        raise KeyboardInterrupt("stopped after a checkpoint; the same call goes on")
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Rows of a table with numbers as numbers; none where it is not there yet."""
+    if not path.exists():
+        return []
+    with path.open() as file:
+        return [{name: number(value) for name, value in row.items()} for row in csv.DictReader(file)]
+
+
+def number(text: str) -> Any:
+    """Text as a whole number, a number, or as it is; an empty one is no number."""
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return float("nan") if text == "" else text
