@@ -70,6 +70,7 @@ class TestRun:
         assert run.snapshots == [120]
         assert run.finished
         assert run.spec.run.learner == becl.DDPG(hidden=8, normalize=True)
+        assert repr(run) == f"Run(diayn on py:{__name__}:limited, seeds 4, 7, 120 steps, {str(run.folder)!r})"
 
     def test_metrics_are_those_of_the_file(self, run):
         with (run.folder / "metrics.csv").open() as file:
@@ -104,6 +105,8 @@ class TestRun:
             becl.finetune(out=tmp_path / "x")
         with pytest.raises(becl.UserError, match="has 0 to 2"):
             run.skill(3)
+        with pytest.raises(becl.UserError, match="did you mean 'gym:Pendulum-v1'"):
+            becl.pretrain("Pendulum-v1", out=tmp_path / "x")
         with pytest.raises(becl.UserError, match="is no environment"):
             becl.pretrain(3, out=tmp_path / "x")
         assert list(tmp_path.iterdir()) == []
@@ -160,12 +163,19 @@ class TestSkill:
         whitened = np.clip((obs - mean) / std, -5, 5)
         np.testing.assert_allclose(numpy_policy(arrays)(obs), numpy_policy(plain)(whitened), atol=1e-4)
 
+    def test_a_wrong_observation_is_said_in_one_line(self, run):
+        with pytest.raises(becl.UserError, match=r"shape \(5,\): 3 numbers are needed"):
+            run.skill(0)(np.zeros(5))
+        with pytest.raises(becl.UserError, match=r"not an observation of py:.*place"):
+            run.skill(0)({"other": np.zeros(2)})
+
 
 class TestFinetuned:
     def test_scores_and_policy(self, tuned):
         assert [(row["seed"], row["step"]) for row in tuned.scores] == [
             (seed, step) for step in (0, 50, 100) for seed in (4, 7)
         ]
+        assert (tuned.folder / f"py-{__name__}-limited-seed-7" / "policy.safetensors").exists()
         policy, env = tuned.policy(seed=7), limited()
         obs, _ = env.reset(seed=0)
         total, over = 0.0, False
@@ -188,6 +198,22 @@ class TestFinetuned:
         done = becl.finetune(scratch=limited, steps=60, eval_every=60, eval_episodes=1, out=tmp_path / "run", **options)
         assert done.method == "ddpg"
         assert len(done.scores) == 2
+
+
+class Lost(Slope):
+    """Does not know where it is after a while."""
+
+    def _seen(self):
+        return super()._seen() | ({"place": np.array([np.nan], np.float32)} if self.place > 1 else {})
+
+
+def test_numbers_that_are_none_are_the_environments_fault(tmp_path):
+    with pytest.raises(
+        becl.Failed, match=r"an environment failed after .*: number 2 of an observation is nan"
+    ) as error:
+        becl.pretrain(Lost, "rnd", steps=120, out=tmp_path / "run", **TINY)
+    assert isinstance(error.value.__cause__, ValueError)
+    assert "check_outcome" in (tmp_path / "run" / "error.log").read_text()
 
 
 def test_evaluates_anyones_environment(run):

@@ -27,7 +27,7 @@ from becl.errors import Failed, UserError
 from becl.evaluate_command import Evaluation, snapshots
 from becl.export import ExportCommand, export_command, find_policy
 from becl.finetuning import Finetuning, Transfer, load_finetuning, make_finetuning
-from becl.folder import open_folder, read_config
+from becl.folder import folder_name, open_folder, read_config
 from becl.networks import Precision
 from becl.policy import Skill, fold
 from becl.pretraining import Pretraining, load_pretraining, make_pretraining
@@ -51,6 +51,10 @@ class Run:
     folder: Path
     spec: Pretraining
     """All that was asked for."""
+
+    def __repr__(self) -> str:
+        seeds = ", ".join(map(str, self.seeds))
+        return f"Run({self.method} on {self.env}, seeds {seeds}, {self.spec.steps:,} steps, {str(self.folder)!r})"
 
     @property
     def env(self) -> str:
@@ -108,6 +112,10 @@ class Finetuned:
     spec: Finetuning
     """All that was asked for."""
 
+    def __repr__(self) -> str:
+        seeds = ", ".join(map(str, self.seeds))
+        return f"Finetuned({self.method} on {', '.join(self.tasks)}, seeds {seeds}, {str(self.folder)!r})"
+
     @property
     def method(self) -> str:
         return self.spec.method
@@ -158,7 +166,7 @@ def pretrain(
     objective_obs: str | Sequence[int] | None = None,
     normalize_obs: bool = False,
     set: Sequence[str] = (),
-    log_every: int = 10_000,
+    log_every: int | None = None,
     checkpoint_every: int = pretraining.CHECKPOINT_EVERY,
     out: Place | None = None,
     callbacks: Sequence[Callback] = (),
@@ -179,10 +187,10 @@ def pretrain(
         objective_obs=numbers,
         normalize_obs=normalize_obs,
         settings=set,
-        log_every=log_every,
+        log_every=commands.log_interval(steps) if log_every is None else log_every,
     )
     commands.check_interval(checkpoint_every)
-    folder = Path(out) if out is not None else Path("runs") / commands.folder_name("pretrain", name, method)
+    folder = Path(out) if out is not None else Path("runs") / folder_name("pretrain", name, method)
     needs = pretraining.check_memory(made)
     open_folder(made.config(), folder)
     with told(quiet):
@@ -236,7 +244,7 @@ def finetune(
         eval_episodes=eval_episodes,
     )
     commands.check_interval(checkpoint_every)
-    folder = Path(out) if out is not None else Path("runs") / commands.folder_name("finetune", made.env, made.method)
+    folder = Path(out) if out is not None else Path("runs") / folder_name("finetune", made.env, made.method)
     needs = finetuning.check_memory(made)
     open_folder(made.config(), folder)
     with told(quiet):

@@ -1,6 +1,5 @@
 """What each command of the `becl` program does, with its options as a dataclass."""
 
-import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -176,8 +175,8 @@ class PretrainCommand:
     """Whiten observations with running statistics, which are kept with the policy."""
     set: tuple[str, ...] = ()
     """Any other option as OPTION=VALUE, for example temperature=0.2 replay.capacity=200000."""
-    log_every: int = 10_000
-    """Steps of each seed between two rows of metrics."""
+    log_every: int | None = None
+    """Steps of each seed between two rows of metrics; 10,000 by default, in short runs a twentieth of them."""
     checkpoint_every: int = 100_000
     """Steps of each seed between two checkpoints."""
     wandb: str | None = None
@@ -189,7 +188,7 @@ class PretrainCommand:
 
 
 def pretrain_command(command: PretrainCommand) -> int:
-    from becl.folder import open_folder
+    from becl.folder import folder_name, open_folder
     from becl.pretraining import check_memory, describe, make_pretraining, run_pretraining
 
     made = make_pretraining(
@@ -204,7 +203,7 @@ def pretrain_command(command: PretrainCommand) -> int:
         objective_obs=command.objective_obs,
         normalize_obs=command.normalize_obs,
         settings=command.set,
-        log_every=command.log_every,
+        log_every=log_interval(command.steps) if command.log_every is None else command.log_every,
     )
     check_interval(command.checkpoint_every)
     if command.dry_run:
@@ -218,16 +217,16 @@ def pretrain_command(command: PretrainCommand) -> int:
     return run_pretraining(made, out, needs, command.checkpoint_every, callbacks)
 
 
+def log_interval(steps: int) -> int:
+    """Often enough for a curve."""
+    return max(1, min(10_000, steps // 20))
+
+
 def loggers(wandb: str | None) -> list[Any]:
     """What is told of a run beside its own files."""
     from becl.callbacks import Wandb
 
     return [] if wandb is None else [Wandb(wandb)]
-
-
-def folder_name(*words: str) -> str:
-    """Words joined to a name that every file system takes."""
-    return "-".join(re.sub(r"[^\w.-]+", "-", word) for word in words)
 
 
 def check_interval(steps: int) -> None:
@@ -281,7 +280,7 @@ class FinetuneCommand:
 
 def finetune_command(command: FinetuneCommand) -> int:
     from becl.finetuning import check_memory, describe, make_finetuning, run_finetuning
-    from becl.folder import open_folder
+    from becl.folder import folder_name, open_folder
 
     if (command.run is None) != command.scratch:
         raise UserError("name the folder of a pretrained run, or --scratch" + ("; not both" if command.run else ""))

@@ -83,7 +83,7 @@ def measure(command: EvaluateCommand) -> Evaluation:
     request = resolve(command)
     made = request.made
     print(
-        f"{made.method} on {made.env} at {request.snapshot:,} steps · {len(request.seeds)} seeds × "
+        f"{made.method} on {made.env} at {request.snapshot:,} steps · seeds {_listed(request.seeds)} × "
         f"{len(request.names)} skills × {request.episodes} episodes · {request.out}/",
         flush=True,
     )
@@ -312,6 +312,8 @@ def show(request: Request, measured: Evaluation) -> None:
 
 def best_rows(zero_shot: list[Row]) -> list[tuple[Any, ...]]:
     """Best, mean and worst over skills, a row a seed and task."""
+    from becl.log import readable
+
     found: dict[tuple[Any, Any], list[Row]] = {}
     for row in zero_shot:
         found.setdefault((row["seed"], row["task"]), []).append(row)
@@ -320,8 +322,8 @@ def best_rows(zero_shot: list[Row]) -> list[tuple[Any, ...]]:
         best = max(group, key=lambda row: row["return"])
         mean = sum(row["return"] for row in group) / len(group)
         worst = min(row["return"] for row in group)
-        error = "" if best["stderr"] != best["stderr"] else f" ±{best['stderr']:.0f}"
-        rows.append((seed, task, best["skill"], f"{best['return']:.0f}{error}", f"{mean:.0f}", f"{worst:.0f}"))
+        error = "" if best["stderr"] != best["stderr"] else f" ±{readable(best['stderr'])}"
+        rows.append((seed, task, best["skill"], readable(best["return"]) + error, readable(mean), readable(worst)))
     return rows
 
 

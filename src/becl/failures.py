@@ -15,6 +15,8 @@ from becl.offpolicy import EnvironmentFailed
 @contextlib.contextmanager
 def explained(out: Path) -> Iterator[None]:
     """Ends a run with advice instead of a page of trace: full disks, missing memory, environments that crash."""
+    with contextlib.suppress(OSError):
+        (out / "error.log").unlink(missing_ok=True)  # Of an earlier try.
     try:
         yield
     except OSError as error:
@@ -29,7 +31,7 @@ def explained(out: Path) -> Iterator[None]:
     except EnvironmentFailed as error:
         with contextlib.suppress(OSError):
             (out / "error.log").write_text("".join(traceback.format_exception(error.__cause__)))
-        raise Failed(f"{error} (see {out / 'error.log'}); {last_checkpoint(out)}") from None
+        raise Failed(f"{error} (see {out / 'error.log'}); {last_checkpoint(out)}") from error.__cause__
 
 
 LESS = "train fewer seeds together, or --set a smaller replay.capacity or batch"

@@ -578,8 +578,9 @@ def pretraining_curves(runs: Mapping[str, Columns]) -> Figure:
     task = _first_of_all(runs, "return", "extrinsic")
     rows = math.ceil(len(runs) / min(4, max(1, 110 // max(map(len, runs)))))  # About 110 letters fit beside each other.
     figure = Figure(figsize=(PAGE_WIDTH, 2.05 + 0.15 * rows), layout="constrained")
-    places = figure.subplots(1, 3)
-    for axes, name in zip(places, ("reward", visited, task), strict=True):
+    names = [name for name in ("reward", visited, task) if any(name in run for run in runs.values())]
+    places = figure.subplots(1, len(names), squeeze=False)[0]
+    for axes, name in zip(places, names, strict=True):
         for label, run in runs.items():
             if name in run:
                 _draw_seeds(axes, np.asarray(run["step"]) / unit, np.asarray(run[name]), styles[label][0])
@@ -587,10 +588,11 @@ def pretraining_curves(runs: Mapping[str, Columns]) -> Figure:
         axes.set_xlim(0, farthest / unit)
     rewards = [np.abs(run["reward"][np.isfinite(run["reward"])]) for run in runs.values()]
     _spread_scales(places[0], [float(np.median(size)) for size in rewards if size.size])
-    places[1].set_ylim(bottom=0)
+    if visited in names:
+        places[1].set_ylim(bottom=0)
     if visited == "coverage":
         places[1].yaxis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
-    places[1].set_xlabel(f"environment steps a seed ({unit_name})")
+    places[len(names) // 2].set_xlabel(f"environment steps a seed ({unit_name})")
     handles = [Line2D([], [], color=color, linewidth=1.4) for color, _ in styles.values()]
     columns = math.ceil(len(runs) / rows)
     figure.legend(handles, _with_seeds(runs), loc="outside lower center", ncols=columns, columnspacing=1.5)

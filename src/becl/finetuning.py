@@ -43,7 +43,7 @@ from becl.errors import Failed, UserError, unknown
 from becl.failures import explained
 from becl.folder import named_arrays, place_arrays, read_config, save_arrays, to_csv, write_text
 from becl.lock import locked
-from becl.log import Log, lane_name, short
+from becl.log import Log, lane_name, readable, short
 from becl.networks import Precision
 from becl.objectives import METHODS
 from becl.objectives.aps import APSState
@@ -723,7 +723,7 @@ def failure(made: Finetuning, step: int, what: str, lanes: Sequence[int]) -> str
 
 
 def score_note(scores: Scores) -> str:
-    return ", ".join(f"{task} {np.mean(returns):.0f}" for task, returns in scores.last.items() if returns)
+    return ", ".join(f"{task} {readable(float(np.mean(returns)))}" for task, returns in scores.last.items() if returns)
 
 
 def check_memory(made: Finetuning) -> str:
@@ -784,7 +784,8 @@ def print_scores(made: Finetuning, out: Path) -> None:
     lines = []
     for task in made.tasks:
         found = np.array([float(row["return"]) for row in rows if row["task"] == task])
-        error = f"{found.std(ddof=1) / len(found) ** 0.5:.0f}" if len(found) > 1 else ""
-        lines.append((task, f"{found.mean():.0f}", error, f"{found.min():.0f}", f"{found.max():.0f}", len(found)))
+        error = readable(float(found.std(ddof=1)) / len(found) ** 0.5) if len(found) > 1 else ""
+        mean, least, most = (readable(float(value)) for value in (found.mean(), found.min(), found.max()))
+        lines.append((task, mean, error, least, most, len(found)))
     columns = ("task", "return", "standard error", "least", "most", "runs")
     console().print(table(f"{made.method} after {made.steps:,} steps", columns, lines))

@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,11 @@ def open_folder(config: dict[str, Any], out: Path) -> None:
         raise UserError(f"{path} is damaged; remove it or choose another --out") from None
     except OSError as error:
         raise UserError(f"cannot write in {out}: {error.strerror}") from None
+
+
+def folder_name(*words: str) -> str:
+    """Words joined to a name that every file system takes."""
+    return "-".join(re.sub(r"[^\w.-]+", "-", word) for word in words)
 
 
 def read_config(folder: Path) -> dict[str, Any]:

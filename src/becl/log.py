@@ -12,7 +12,7 @@ import numpy as np
 
 from becl.coverage import Coverage
 from becl.events import EventWriter, cut
-from becl.folder import to_csv
+from becl.folder import folder_name, to_csv
 
 
 class Log:
@@ -146,12 +146,18 @@ class Log:
 
 def lane_name(lane: dict[str, Any]) -> str:
     """A lane as a folder's name: walker_run-seed-3."""
-    return "-".join(str(value) if name == "task" else f"{name}-{value}" for name, value in lane.items() if value != "")
+    words = (str(value) if name == "task" else f"{name}-{value}" for name, value in lane.items() if value != "")
+    return folder_name(*words)
 
 
 @jax.jit
 def _add(sums: dict[str, jax.Array], new: dict[str, jax.Array]) -> dict[str, jax.Array]:
     return jax.tree.map(jnp.add, sums, new)
+
+
+def readable(value: float) -> str:
+    """A return with as many digits as say something: 812, 14.6, -1.31."""
+    return f"{value:.{0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2}f}"
 
 
 def short(value: Any) -> Any:

@@ -401,6 +401,15 @@ def blamed(step: int) -> Iterator[None]:
         raise EnvironmentFailed(f"an environment failed after {step:,} steps: {what}") from error
 
 
+def check_outcome(step: Step) -> None:
+    """Refuses numbers that are none before they spread to all weights."""
+    for name, values in (("an observation", step.next_obs), ("an observation", step.obs), ("a reward", step.reward)):
+        if not np.isfinite(values).all():
+            place = np.argwhere(~np.isfinite(values))[0].tolist()
+            which = f"number {place[1]} of {name}" if values.ndim > 1 else name
+            raise ValueError(f"{which} is {values[tuple(place)]}")
+
+
 class Diverged(FloatingPointError):
     """A policy whose actions are no numbers."""
 
@@ -455,6 +464,7 @@ def train(
             raise Diverged(number * run.envs, np.flatnonzero(~np.isfinite(action).all((1, 2))))
         with blamed(number * run.envs):
             step = envs.step(action.reshape(envs.num_envs, -1))
+            check_outcome(step)
         reward = step.reward.astype(np.float32)
         over = step.terminated if step.terminated.size else np.zeros(envs.num_envs, bool)
         pending = Outcome(obs, by_seed(step.next_obs), by_seed(reward), by_seed(step.truncated), by_seed(over))

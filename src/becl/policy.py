@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
+from becl.errors import UserError
+
 if TYPE_CHECKING:
     from becl.ddpg import Actor
 
@@ -103,9 +105,20 @@ class Skill:
         return np.array(self.about["skill_vector"], np.float32)
 
     def __call__(self, obs: Any) -> np.ndarray:
-        own = self._to_vector is not None and not isinstance(obs, np.ndarray)
-        action = self._act(self._to_vector(obs) if own and self._to_vector else obs)
+        if self._to_vector is not None and not isinstance(obs, np.ndarray):
+            obs = self._flattened(obs)
+        obs = np.asarray(obs, np.float32)
+        if obs.shape[-1:] != (self.obs_dim,):
+            raise UserError(f"an observation of shape {obs.shape}: {self.obs_dim} numbers are needed, one row each")
+        action = self._act(obs)
         return action if self._to_action is None else self._to_action(action)
+
+    def _flattened(self, obs: Any) -> np.ndarray:
+        assert self._to_vector is not None
+        try:
+            return self._to_vector(obs)
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"not an observation of {self.about['env']}: {type(error).__name__} {error}") from None
 
     def __repr__(self) -> str:
         about = self.about

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -129,6 +130,8 @@ def spec_of(env: str) -> EnvSpec:
     if env in maze.names():
         return maze.Maze(env).spec
     if env not in envs.DOMAINS and env not in envs.names():
+        if "/" in env or env in gymnasium.registry:
+            raise UserError(f"unknown environment {env!r}: Gymnasium's are named gym:ID; did you mean 'gym:{env}'?")
         raise unknown("environment", env, [*envs.DOMAINS, *envs.names(), *maze.names()])
     return envs.spec_of(env)
 

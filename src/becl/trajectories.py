@@ -72,6 +72,8 @@ def draw(look: "Look", out: Path, episodes: int) -> int:
         done = rollout(learner.actor, made.env, look.vectors, episodes, tasks=tasks_in_one_scene(made.env),
                        advance=shown.advance)  # fmt: skip
     check_writable(out)
+    if not done.place.shape[-1]:
+        print(f"no trajectories: {made.env} has no body whose place is known (a MuJoCo model's has)")
     for name, figure in figures_of(look, done, learner, objective):
         for path in figures.save(figure, out / name):
             print(path)

@@ -22,6 +22,7 @@ from becl.envs.simulations import Step, shared_seeds
 from becl.envs.spec import EnvSpec
 from becl.errors import UserError, unknown
 
+HINT = "start in the folder of its file, or name that folder in PYTHONPATH"
 LENGTH = 1000
 """Steps of an episode that has no limit of its own: where the loop needs a number."""
 
@@ -211,7 +212,7 @@ def gym_maker(name: str, **options: Any) -> Callable[[], Any]:
         try:
             import_from_here(module)
         except ImportError as error:
-            raise UserError(f"gym:{name}: {module} cannot be imported: {error}") from None
+            raise UserError(f"gym:{name}: {module} cannot be imported: {error}; {HINT}") from None
         name = name if name in gymnasium.registry else rest
     if name not in gymnasium.registry:
         close = difflib.get_close_matches(name, gymnasium.registry, n=1)
@@ -263,7 +264,7 @@ def py_maker(name: str) -> Callable[[], Any]:
         for part in path.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
-        raise UserError(f"py:{name} cannot be imported: {error}") from None
+        raise UserError(f"py:{name} cannot be imported: {error}; {HINT}") from None
     if not callable(found):
         raise UserError(f"py:{name} is {type(found).__name__}: a function or class without arguments is needed")
     return wrapped(found)
