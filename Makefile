@@ -7,10 +7,10 @@ PYTHONS := $(or $(PYTHON),python3.13 python3.12 python3.11 python3)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow chaos lint format bench lock clean
+.PHONY: help setup demo test test-slow test-browser chaos lint format docs docs-serve bench lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: $(STAMP) ## make .venv (PYTHON=... picks the interpreter) and install the locked versions
 
@@ -23,6 +23,11 @@ test: setup ## run the quick tests (ARGS=... goes to pytest)
 test-slow: setup ## run the tests that take minutes (ARGS=... goes to pytest)
 	$(BIN)/python -m pytest -n auto -m slow $(ARGS)
 
+test-browser: setup ## run the tests that need a browser, installing one where there is none (ARGS=... goes to pytest)
+	$(PIP) install playwright
+	@command -v chromium chromium-browser google-chrome chrome >/dev/null || $(BIN)/playwright install chromium
+	$(BIN)/python -m pytest -n 0 -rs tests/test_gallery_browser.py tests/test_report_browser.py $(ARGS)
+
 chaos: setup ## kill small runs dozens of times and compare with undisturbed ones (ARGS=--kills=50)
 	$(BIN)/python -m benchmarks.chaos $(ARGS)
 
@@ -34,6 +39,13 @@ lint: setup ## check style, formatting and types
 format: setup ## fix what can be fixed, then format
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
+
+# Without the theme's notice of its successor (its own fixes end in May 2027).
+docs: setup ## build the documentation into site/, every warning an error; no network needed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet $(ARGS)
+
+docs-serve: setup ## show the documentation at http://127.0.0.1:8000, and again after every edit
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --strict $(ARGS)
 
 bench: setup ## time the maze study, the simulations and pretraining on this machine
 	$(BIN)/python -m benchmarks.maze
@@ -51,7 +63,7 @@ lock: $(BIN)/python ## write requirements.lock again (ARGS=--upgrade for newer v
 		--custom-compile-command "make lock" $(ARGS) pyproject.toml --output-file requirements.lock
 
 clean: ## remove caches and build outputs (keeps runs/, results/ and .venv; the next setup reinstalls)
-	rm -rf dist build .pytest_cache .ruff_cache $(STAMP)
+	rm -rf dist build site .pytest_cache .ruff_cache $(STAMP)
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): requirements.lock pyproject.toml | $(BIN)/python

@@ -1,11 +1,19 @@
-"""The documentation keeps up with the code: a page a method with every option, and no link into the void."""
+"""The documentation keeps up with the code: every option is on its page, no link leads nowhere, and all code runs."""
 
 import dataclasses
+import os
 import re
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from documented import FENCE, Block, Player, Shared, blocks, importable, quick_compiler, stage
+from markdown_it import MarkdownIt
 
+import becl
+from becl.commands import COMMANDS
 from becl.objectives import METHODS
 from becl.objectives.aps import APS
 from becl.objectives.apt import APT
@@ -75,3 +83,129 @@ def test_links_lead_to_files(text):
 def without_code(text: str) -> str:
     """Text less its code blocks and formulas, whose brackets are no links."""
     return re.sub(r"```.*?```|\$\$.*?\$\$|\$[^$\n]*\$", "", text, flags=re.DOTALL)
+
+
+# --- Code blocks ------------------------------------------------------------------------------------------------------
+
+# What a page takes for granted.
+BEFORE: dict[str, list[str]] = {
+    "docs/evaluation.md": ["becl pretrain walker"],
+    "docs/export.md": [
+        "becl pretrain walker",
+        "becl pretrain walker --method cic",
+        "becl pretrain walker --method rnd",
+        "becl finetune runs/pretrain-walker-becl",
+    ],
+    "docs/finetuning.md": ["becl pretrain walker"],
+    "docs/gallery.md": ["becl pretrain walker", "becl pretrain walker --method diayn"],
+    "docs/pretraining.md": ["becl pretrain walker --method diayn"],
+    "docs/report.md": [
+        "becl pretrain walker",
+        "becl pretrain walker --method diayn",
+        "becl finetune runs/pretrain-walker-becl",
+        "becl finetune runs/pretrain-walker-diayn",
+    ],
+    "docs/resuming.md": ["becl maze"],
+}
+# Packages that a page takes to be installed.
+INSTALLED: dict[str, dict[str, str]] = {
+    "docs/environments.md": {
+        "mypackage.py": "import gymnasium\n\n"
+        "gymnasium.register('mypackage/Arm-v0', 'gymnasium.envs.classic_control:PendulumEnv', max_episode_steps=50)\n"
+    },
+}
+RUNNABLE = [text for text in TEXTS if blocks(text.read_text())]
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str, pytestconfig: pytest.Config) -> Iterator[Shared]:
+    """Runs for all pages and processes of this test session; compiled programs also for the next."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base if worker_id == "master" else base.parent) / "documented"
+    with quick_compiler(pytestconfig.cache.mkdir("documented") if pytestconfig.cache else folder / "programs"):
+        yield Shared(folder / "runs")
+
+
+@pytest.mark.parametrize("page", RUNNABLE, ids=name_of)
+def test_code_blocks_run(page: Path, shared: Shared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = name_of(page)
+    installed, work = tmp_path / "installed", tmp_path / "work"
+    for folder in (installed, work):
+        folder.mkdir()
+    for file, text in INSTALLED.get(name, {}).items():
+        (installed / file).write_text(text)
+    with importable(installed), stage(work, monkeypatch):
+        player = Player(name, shared)
+        for command in BEFORE.get(name, []):
+            player.play(Block("bash", "", command, 0))
+        for block in blocks(page.read_text()):
+            player.play(block)
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=name_of)
+def test_commands_within_sentences_exist(text: Path) -> None:
+    for command in re.findall(r"`becl ([a-z]+(?: [^`]*)?)`", FENCE.sub("", text.read_text())):
+        name, *words = command.split()
+        known = {"--plugin"} | {"--" + field.name.replace("_", "-") for field in dataclasses.fields(COMMANDS[name][0])}
+        assert {word for word in words if word.startswith("--")} <= known, command
+
+
+def test_messages_of_the_troubleshooting_page_are_those_of_the_code() -> None:
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    code = "".join(path.read_text() for path in [ROOT / "Makefile", *(ROOT / "src").rglob("*.py")])
+    others = {"Killed", "becl: command not found"}  # The shell's.
+    messages = {part for text in re.findall(r"^\| `([^`]+)`", page, re.MULTILINE) for part in text.split("…")} - others
+    assert {message for message in messages if message.strip() not in code} == set()
+
+
+# --- The site ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built as `make docs` does, a warning being an error."""
+    pytest.importorskip("mkdocs")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def article(page: Path) -> str:
+    return re.search(r"<article.*</article>", page.read_text(), re.DOTALL)[0]  # type: ignore[index]
+
+
+class TestSite:
+    def test_nothing_is_loaded_from_a_network(self, site: Path) -> None:
+        for page in site.rglob("*.html"):
+            tags = re.findall(r"<(?:script|link|img|iframe|video|source)\b[^>]*>", page.read_text())
+            assert [tag for tag in tags if re.search(r'(src|href)="(https?:)?//', tag)] == [], page
+        for sheet in site.rglob("*.css"):
+            assert not re.search(r"url\([\"']?(https?:)?//", sheet.read_text()), sheet
+
+    def test_pages_are_what_a_code_host_makes_of_them(self, site: Path) -> None:
+        """As many lists, tables, headings and pictures: the two kinds of Markdown differ in where these begin."""
+        host = MarkdownIt("commonmark").enable("table")
+        for text in set(TEXTS) - {ROOT / "README.md", ROOT / "docs" / "api.md"}:
+            shown = article(site / text.relative_to(ROOT / "docs").with_suffix(".html"))
+            expected = host.render(text.read_text())
+            for tag in ("li", "table", "tr", "h2", "h3", "img", "pre"):
+                found = [len(re.findall(rf"<{tag}[ >]", page)) for page in (shown, expected)]
+                assert found[0] == found[1], f"{name_of(text)}: <{tag}>"
+
+    def test_formulas_are_drawn_by_the_browser(self, site: Path) -> None:
+        for page in site.rglob("*.html"):
+            assert "arithmatex" not in page.read_text(), page
+        assert article(site / "theory.html").count("<math ") > 100
+        assert "<mi>𝔼</mi>" in article(site / "theory.html")
+
+    def test_every_public_name_is_in_the_reference(self, site: Path) -> None:
+        page = article(site / "api.html")
+        missing = [name for name in becl.__all__ if f'id="becl.{name}"' not in page]
+        assert missing == []
