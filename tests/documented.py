@@ -75,12 +75,8 @@ INSIDE: dict[str, dict[str, Any]] = {
 NOT_RUN = {
     "make": "sets up, or takes minutes: only that there is such a target",
     "python -m benchmarks": "times this machine for minutes: only that there is such a module",
-    "git clone": "needs a network",
-    "pip install": "changes this environment",
-    "apt install": "changes this machine",
-    "cd": "into a clone",
-    ". .venv/bin/activate": "of a clone",
-    "tensorboard": "serves until it is stopped",
+    ". .venv/bin/activate": "is for a shell",
+    "becl gallery": "serves until it is stopped; with --export it is run",
 }
 
 GOOD = {"doctor": (0, 1)}  # 1 where something on this machine is broken.
@@ -279,9 +275,7 @@ class Player:
             with importable(Path.cwd()):
                 return self.command(words[1:], where)
         text = shlex.join(words)
-        if words[:2] == ["becl", "gallery"] and "--export" not in words:
-            return  # Serves a page until it is stopped.
-        if words[0] == "becl":
+        if words[0] == "becl" and (words[1] != "gallery" or "--export" in words):
             assert self.becl(words[1:]) in GOOD.get(words[1], (0,)), f"{where}: {text}"
         elif words[0] == "python" and words[1:2] != ["-m"]:
             runpy.run_path(words[1], run_name="__main__")
@@ -358,8 +352,6 @@ def fetch(place: str) -> None:
 
 def output_of(command: str, alone: list[str], options: dict[str, Any]) -> str | None:
     """The folder that a command leaves behind for others."""
-    from becl.commands import folder_name
-
     if command not in ("pretrain", "finetune", "maze", "theory"):
         return None
     if "out" in options:
@@ -367,15 +359,19 @@ def output_of(command: str, alone: list[str], options: dict[str, Any]) -> str | 
     if command == "theory":
         return "runs/theory"
     if command == "pretrain":
-        return f"runs/{folder_name('pretrain', alone[0], options.get('method', 'becl'))}"
+        return f"runs/{folder_of('pretrain', alone[0], options.get('method', 'becl'))}"
     if command == "maze":
         return "demo" if "demo" in options else f"runs/maze-{options.get('study', 'comparison')}"
     if alone:
         config = json.loads(Path(alone[0], "config.json").read_text())
         domain = config["env"] if ":" in config["env"] else config["env"].partition("_")[0]
-        return f"runs/{folder_name('finetune', domain, config['method'])}"
+        return f"runs/{folder_of('finetune', domain, config['method'])}"
     task = options["task"] if isinstance(options["task"], str) else options["task"][0]
     return f"runs/finetune-{task.partition('_')[0]}-ddpg"
+
+
+def folder_of(*words: str) -> str:
+    return "-".join(re.sub(r"[^\w.-]+", "-", word) for word in words)
 
 
 def check_exists(words: list[str], where: str) -> None:
@@ -392,16 +388,12 @@ def check_exists(words: list[str], where: str) -> None:
 
 
 @contextlib.contextmanager
-def quick_compiler(folder: Path) -> Iterator[None]:
-    """Programs are compiled without pains, and once for all pages: they run for a moment only.
-
-    JAX names a program's file after all that it depends on, so that a folder may be kept.
-    """
+def compiled_once(folder: Path) -> Iterator[None]:
+    """Programs are kept in a folder, for all pages. JAX names their files after all that they depend on."""
     import jax
     from jax.experimental.compilation_cache import compilation_cache
 
     wanted = {
-        "jax_disable_most_optimizations": True,
         "jax_compilation_cache_dir": str(folder),
         "jax_persistent_cache_min_compile_time_secs": 0.2,
     }

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from documented import FENCE, Block, Player, Shared, blocks, importable, quick_compiler, stage
+from documented import FENCE, Block, Player, Shared, blocks, compiled_once, importable, stage
 from markdown_it import MarkdownIt
 
 import becl
@@ -126,7 +126,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str, pytestconfi
     """Runs for all pages and processes of this test session; compiled programs also for the next."""
     base = tmp_path_factory.getbasetemp()
     folder = (base if worker_id == "master" else base.parent) / "documented"
-    with quick_compiler(pytestconfig.cache.mkdir("documented") if pytestconfig.cache else folder / "programs"):
+    with compiled_once(pytestconfig.cache.mkdir("documented") if pytestconfig.cache else folder / "programs"):
         yield Shared(folder / "runs")
 
 

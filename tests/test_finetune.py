@@ -722,10 +722,10 @@ def test_a_policy_that_is_not_a_number_is_exit_1(steps, becl, tmp_path, capsys):
 
 
 class Broken(Peak):
-    """Pays what is not a number."""
+    """Pays more than can be squared."""
 
     def step(self, action: np.ndarray) -> Step:
-        return super().step(action)._replace(reward=np.full(self.num_envs, np.nan))
+        return super().step(action)._replace(reward=np.full(self.num_envs, 1e38))
 
 
 def test_a_run_that_learns_nonsense_stops_and_says_so(probe, tmp_path):

@@ -3,8 +3,6 @@
 import functools
 import itertools
 import math
-import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -365,10 +363,3 @@ class TestMistakes:
             stats.normalise({"fly": [1.0]}, {"walk": 2.0})
         with pytest.raises(UserError, match="above 0: walk has 0"):
             stats.normalise({"walk": [1.0]}, {"walk": 0.0})
-
-
-def test_example_of_the_documentation_runs(capsys):
-    page = (Path(__file__).parents[1] / "docs" / "statistics.md").read_text()
-    code, printed = re.findall(r"```(?:python)?\n(.*?)```", page, re.DOTALL)[:2]
-    exec(code, {})
-    assert capsys.readouterr().out == printed

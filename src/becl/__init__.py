@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from becl.api import Finetuned, Run, evaluate, finetune, load, maze, pretrain, report, resume
     from becl.callbacks import Callback, Wandb
+    from becl.cli import main
     from becl.ddpg import DDPG
     from becl.errors import Failed, UserError
     from becl.evaluate_command import Evaluation
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
     from becl.skills import Cube, NoSkill, OneHot, SkillSpace, Sphere
 
 _HOME = {
-    "api": ("Finetuned", "Run", "evaluate", "finetune", "load", "maze", "pretrain", "report", "resume"),
+    "api": ("Finetuned", "Run", "evaluate", "finetune", "load", "main", "maze", "pretrain", "report", "resume"),
     "callbacks": ("Callback", "Wandb"),
+    "cli": ("main",),
     "ddpg": ("DDPG",),
     "errors": ("Failed", "UserError"),
     "evaluate_command": ("Evaluation",),
@@ -38,7 +40,7 @@ _HOME = {
 __all__ = [
     "DDPG", "METHODS", "Adam", "Batch", "Callback", "Cube", "Evaluation", "Failed", "Finetuned", "Finetuning",
     "MazeStudy", "Method", "Network", "NoSkill", "Objective", "OffPolicy", "OneHot", "Pretraining", "Replay", "Run",
-    "Skill", "SkillSpace", "Sphere", "UserError", "Wandb", "evaluate", "finetune", "load", "maze", "pretrain",
+    "Skill", "SkillSpace", "Sphere", "UserError", "Wandb", "evaluate", "finetune", "load", "main", "maze", "pretrain",
     "register", "report", "resume",
 ]  # fmt: skip
 

@@ -42,6 +42,7 @@ def usage() -> str:
 
 
 def main(args: Sequence[str] | None = None) -> int:
+    """The `becl` program with these words, or those it was started with; gives its exit code."""
     try:
         return begin(sys.argv[1:] if args is None else args)
     except UserError as error:
