@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from becl.skills import Cube, NoSkill, OneHot, SkillSpace, Sphere
 
 _HOME = {
-    "api": ("Finetuned", "Run", "evaluate", "finetune", "load", "main", "maze", "pretrain", "report", "resume"),
+    "api": ("Finetuned", "Run", "evaluate", "finetune", "load", "maze", "pretrain", "report", "resume"),
     "callbacks": ("Callback", "Wandb"),
     "cli": ("main",),
     "ddpg": ("DDPG",),
