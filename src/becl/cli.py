@@ -17,6 +17,7 @@ HELP = {
     "video": "film the skills: an mp4 and a GIF of each, and one of all side by side",
     "filmstrip": "snapshots along an episode as one picture: a row a skill, or a row a method",
     "trajectories": "draw where skills go, which states they cover and, for BeCL, their features",
+    "sweep": "a whole grid of runs in stages, on one machine or a Ray cluster",
     "report": "tables, intervals and figures of finetuned runs, as one page",
     "resume": "go on with a run that was stopped",
     "export": "write the policy of a skill to a file that needs no becl: npz, safetensors or onnx",

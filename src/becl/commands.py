@@ -18,6 +18,7 @@ from becl.gallery import GalleryCommand, gallery_command
 from becl.plugins import missing_plugin, without_plugins
 from becl.provenance import COMMAND
 from becl.report_command import ReportCommand, report_command
+from becl.sweep import SweepCommand, sweep_command
 from becl.trajectories import TrajectoriesCommand, trajectories_command
 from becl.video import VideoCommand, video_command
 
@@ -51,6 +52,8 @@ class MazeCommand:
     """Folder for results; runs/maze-STUDY by default. The same command again goes on where it stopped."""
     demo: bool = False
     """BeCL beside DIAYN with one seed and a few hundred cycles: a first look in about a minute."""
+    train_only: bool = False
+    """Leave table and figures to a later command; other seeds of the folder may be trained at the same time."""
 
 
 DEMO_CYCLES = 800
@@ -66,15 +69,25 @@ DEFAULT_METHODS = {
 
 def maze_command(command: MazeCommand) -> int:
     from becl.folder import open_folder
+
+    out = command.out or (Path("demo") if command.demo else Path("runs") / f"maze-{command.study}")
+    study = study_of(command)
+    check_workers(command.workers)
+    open_folder(study.config(), out)
+    if command.train_only:
+        return train_study(study, out, command.workers)
+    return run_study(study, out, command.workers, demo=command.demo)
+
+
+def study_of(command: MazeCommand) -> Any:
+    """The study that a command asks for, checked."""
     from becl.study import make_study
 
     methods = command.methods or DEFAULT_METHODS["demo" if command.demo else command.study]
-    out = command.out or (Path("demo") if command.demo else Path("runs") / f"maze-{command.study}")
     cycles = command.cycles if command.cycles is not None else DEMO_CYCLES if command.demo else PAPER_CYCLES
     if command.demo and command.study != "comparison":
         raise UserError(f"--demo is a comparison: leave out --study {command.study}")
-    check_workers(command.workers)
-    study = make_study(
+    return make_study(
         command.study,
         methods,
         command.maze,
@@ -85,8 +98,6 @@ def maze_command(command: MazeCommand) -> int:
         command.set,
         command.mine_iterations,
     )
-    open_folder(study.config(), out)
-    return run_study(study, out, command.workers, demo=command.demo)
 
 
 def run_study(study: Any, out: Path, workers: int | None, demo: bool) -> int:
@@ -99,6 +110,32 @@ def run_study(study: Any, out: Path, workers: int | None, demo: bool) -> int:
         except OSError as error:
             print(f"becl: failed: cannot write in {out}: {error.strerror}", file=sys.stderr)
             return 1
+
+
+def seeds_lock(seeds: Sequence[int]) -> str:
+    """The lock of some seeds of a study."""
+    return f"lock-seeds-{'-'.join(map(str, seeds))}"
+
+
+def train_study(study: Any, out: Path, workers: int | None) -> int:
+    """Trains some seeds of a study whose others may be trained elsewhere at the same time."""
+    from becl.execute import execute
+    from becl.lock import locked
+    from becl.study import unfinished
+
+    todo = unfinished(study, out)
+    if not todo:
+        print(f"finished before: {out}/")
+        return 0
+    try:
+        with locked(out, seeds_lock(study.seeds)):
+            failures = execute(study, out, workers)
+    except OSError as error:
+        failures = [f"cannot write in {out}: {error.strerror}"]
+    for failure in failures:
+        print(f"becl: failed: {failure}", file=sys.stderr)
+    print(f"{len(todo) - len(unfinished(study, out))} of {len(todo)} runs trained · {out}/")
+    return 1 if failures else 0
 
 
 def check_workers(count: int | None) -> None:
@@ -189,9 +226,26 @@ class PretrainCommand:
 
 def pretrain_command(command: PretrainCommand) -> int:
     from becl.folder import folder_name, open_folder
-    from becl.pretraining import check_memory, describe, make_pretraining, run_pretraining
+    from becl.pretraining import check_memory, describe, run_pretraining
 
-    made = make_pretraining(
+    made = pretraining_of(command)
+    if command.dry_run:
+        for line in describe(made):
+            print(line, flush=True)
+        return 0
+    needs = check_memory(made)
+    out = command.out or Path("runs") / folder_name("pretrain", command.env, command.method)
+    callbacks = loggers(command.wandb)
+    open_folder(made.config(), out)
+    return run_pretraining(made, out, needs, command.checkpoint_every, callbacks)
+
+
+def pretraining_of(command: PretrainCommand) -> Any:
+    """The run that a command asks for, checked."""
+    from becl.pretraining import make_pretraining
+
+    check_interval(command.checkpoint_every)
+    return make_pretraining(
         command.env,
         command.method,
         parse_seeds(command.seeds),
@@ -205,16 +259,6 @@ def pretrain_command(command: PretrainCommand) -> int:
         settings=command.set,
         log_every=log_interval(command.steps) if command.log_every is None else command.log_every,
     )
-    check_interval(command.checkpoint_every)
-    if command.dry_run:
-        for line in describe(made):
-            print(line, flush=True)
-        return 0
-    needs = check_memory(made)
-    out = command.out or Path("runs") / folder_name("pretrain", command.env, command.method)
-    callbacks = loggers(command.wandb)
-    open_folder(made.config(), out)
-    return run_pretraining(made, out, needs, command.checkpoint_every, callbacks)
 
 
 def log_interval(steps: int) -> int:
@@ -279,12 +323,29 @@ class FinetuneCommand:
 
 
 def finetune_command(command: FinetuneCommand) -> int:
-    from becl.finetuning import check_memory, describe, make_finetuning, run_finetuning
+    from becl.finetuning import check_memory, describe, run_finetuning
     from becl.folder import folder_name, open_folder
+
+    made = finetuning_of(command)
+    if command.dry_run:
+        for line in describe(made):
+            print(line)
+        return 0
+    needs = check_memory(made)
+    out = command.out or Path("runs") / folder_name("finetune", made.env, made.method)
+    callbacks = loggers(command.wandb)
+    open_folder(made.config(), out)
+    return run_finetuning(made, out, needs, command.checkpoint_every, callbacks)
+
+
+def finetuning_of(command: FinetuneCommand, planned: Any = None) -> Any:
+    """The run that a command asks for, checked; of a pretraining that is only planned where one is given."""
+    from becl.finetuning import make_finetuning
 
     if (command.run is None) != command.scratch:
         raise UserError("name the folder of a pretrained run, or --scratch" + ("; not both" if command.run else ""))
-    made = make_finetuning(
+    check_interval(command.checkpoint_every)
+    return make_finetuning(
         command.run,
         command.task,
         None if command.seeds is None else parse_seeds(command.seeds),
@@ -298,17 +359,8 @@ def finetune_command(command: FinetuneCommand) -> int:
         settings=command.set,
         eval_every=command.eval_every,
         eval_episodes=command.eval_episodes,
+        planned=planned,
     )
-    check_interval(command.checkpoint_every)
-    if command.dry_run:
-        for line in describe(made):
-            print(line)
-        return 0
-    needs = check_memory(made)
-    out = command.out or Path("runs") / folder_name("finetune", made.env, made.method)
-    callbacks = loggers(command.wandb)
-    open_folder(made.config(), out)
-    return run_finetuning(made, out, needs, command.checkpoint_every, callbacks)
 
 
 @dataclass(frozen=True)
@@ -587,6 +639,7 @@ COMMANDS: dict[str, tuple[type, Any]] = {
     "video": (VideoCommand, video_command),
     "filmstrip": (FilmstripCommand, filmstrip_command),
     "trajectories": (TrajectoriesCommand, trajectories_command),
+    "sweep": (SweepCommand, sweep_command),
     "report": (ReportCommand, report_command),
     "resume": (ResumeCommand, resume_command),
     "export": (ExportCommand, export_command),

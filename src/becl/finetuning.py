@@ -51,6 +51,7 @@ from becl.objectives.extrinsic import Extrinsic
 from becl.offpolicy import Diverged, OffPolicy, Restorable, RunState, blamed, train
 from becl.plugins import without_plugins
 from becl.pretraining import (
+    SNAPSHOTS,
     Pretraining,
     apply_setting,
     check_run,
@@ -159,9 +160,13 @@ def make_finetuning(
     settings: Iterable[str] = (),
     eval_every: int = 10_000,
     eval_episodes: int = 10,
+    planned: Pretraining | None = None,
 ) -> Finetuning:
-    """A run from a folder of pretraining, or from scratch where that is None; validated, nothing allocated yet."""
-    made = load_pretraining(source) if source is not None else None
+    """A run from a folder of pretraining, or from scratch where that is None; validated, nothing allocated yet.
+
+    The folder is not read where what it will hold is `planned`.
+    """
+    made = planned if planned is not None or source is None else load_pretraining(source)
     tasks = resolve_tasks(tasks, made)
     domain = tasks[0] if is_foreign(tasks[0]) else tasks[0].partition("_")[0]
     method = "ddpg" if made is None else made.method
@@ -176,7 +181,7 @@ def make_finetuning(
         seeds = made.seeds if seeds is None else tuple(seeds)
         if other := [seed for seed in seeds if seed not in made.seeds]:
             raise UserError(f"seed {other[0]} is not in {source}, which has {', '.join(map(str, made.seeds))}")
-        snapshot = find_snapshot(source, seeds, snapshot)
+        snapshot = find_snapshot(source, seeds, snapshot, planned)
         transfer = transfer or entry.transfer
         space = made.run.objective.skills
         run = dataclasses.replace(
@@ -289,11 +294,16 @@ def resolve_tasks(tasks: Sequence[str], made: Pretraining | None) -> tuple[str, 
     return tuple(tasks)
 
 
-def find_snapshot(source: Path, seeds: Sequence[int], step: int | None) -> int:
-    """The snapshot asked for, or the last that all seeds have."""
-    kept = [
-        {int(p.stem.partition("-")[2]) for p in (source / f"seed-{s}").glob("snapshot-*.safetensors")} for s in seeds
-    ]
+def find_snapshot(source: Path, seeds: Sequence[int], step: int | None, planned: Pretraining | None = None) -> int:
+    """The snapshot asked for, or the last that all seeds have, or will have."""
+    kept = (
+        [{one for one in SNAPSHOTS if one < planned.steps} | {planned.steps}]
+        if planned is not None
+        else [
+            {int(p.stem.partition("-")[2]) for p in (source / f"seed-{s}").glob("snapshot-*.safetensors")}
+            for s in seeds
+        ]
+    )
     common = sorted(set.intersection(*kept)) if kept else []
     if not common:
         raise UserError(f"{source} has no snapshot that all of its seeds {', '.join(map(str, seeds))} have")

@@ -16,13 +16,13 @@ except ImportError:  # Not on Windows, where the file alone must do.
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, name: str = "lock") -> Iterator[None]:
     """Holds the folder; refuses where another process does.
 
-    The file `lock` names its owner, and the system frees it when that process ends, however it ends. A lock that was
-    left behind on this machine is taken over; of one from another machine nothing can be known.
+    The file names its owner, and the system frees it when that process ends, however it ends. A lock that was left
+    behind on this machine is taken over; of one from another machine nothing can be known.
     """
-    path = folder / "lock"
+    path = folder / name
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
@@ -52,6 +52,18 @@ def locked(folder: Path) -> Iterator[None]:
                 path.unlink()
     finally:
         os.close(handle)
+
+
+def forget_foreign(path: Path) -> None:
+    """Removes a lock that another machine left, for those who know that its process has ended."""
+    with contextlib.suppress(OSError):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            owner = _owner(handle)
+        finally:
+            os.close(handle)
+        if owner is not None and owner[1] != socket.gethostname():
+            path.unlink()
 
 
 def _owner(handle: int) -> tuple[int, str] | None:

@@ -65,9 +65,14 @@ class Progress:
             self.last = time.monotonic()
             self.write(self.line())
 
-    def line(self) -> str:
+    @property
+    def rate(self) -> float:
+        """Since this process goes on with it."""
         elapsed = time.monotonic() - self.began
-        rate = (self.done - self.before) / elapsed if elapsed > 0 else 0.0
+        return (self.done - self.before) / elapsed if elapsed > 0 else 0.0
+
+    def line(self) -> str:
+        rate = self.rate
         left = max(self.total - self.done, 0) / rate if rate else float("inf")
         shown = ", ".join(self.running[:4]) + (", …" if len(self.running) > 4 else "")
         done = f"{self.done:,} of {self.total:,} {self.unit} ({100 * self.done / self.total:.0f} %)"
@@ -86,14 +91,32 @@ def clock(seconds: float) -> str:
 @contextlib.contextmanager
 def progress(total: int, unit: str) -> Iterator[Progress]:
     """Progress on standard error."""
-    if not sys.stderr.isatty():
-        yield Progress(total, unit, lambda line: print(line, file=sys.stderr, flush=True), 15.0)
-        return
-    from rich.console import Console
-    from rich.live import Live
+    with contextlib.ExitStack() as stack:
+        if not sys.stderr.isatty():
+            shown = Progress(total, unit, lambda line: print(line, file=sys.stderr, flush=True), 15.0)
+        else:
+            from rich.console import Console
+            from rich.live import Live
 
-    with Live(console=Console(stderr=True), refresh_per_second=4, transient=True) as live:
-        yield Progress(total, unit, lambda line: live.update(line), 0.25)
+            live = stack.enter_context(Live(console=Console(stderr=True), refresh_per_second=4, transient=True))
+            shown = Progress(total, unit, lambda line: live.update(line), 0.25)
+        if _watch is not None:
+            _watch(shown)
+        yield shown
+
+
+_watch: Callable[[Progress], None] | None = None
+
+
+@contextlib.contextmanager
+def watching(watch: Callable[[Progress], None]) -> Iterator[None]:
+    """Has somebody told of the progress of whatever begins meanwhile in this process."""
+    global _watch
+    before, _watch = _watch, watch
+    try:
+        yield
+    finally:
+        _watch = before
 
 
 def say(line: str) -> None:
