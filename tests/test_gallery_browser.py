@@ -1,6 +1,6 @@
 """The gallery in a real browser: the live page, and the exported file from disk without a network."""
 
-import importlib.util
+import importlib
 import shutil
 import threading
 from collections.abc import Iterator
@@ -22,9 +22,7 @@ FLAGS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--use-gl=angle", "-
          "--disable-sync", "--no-first-run"]  # fmt: skip
 PATIENCE = 60_000.0  # Milliseconds: without a GPU pictures take their time.
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("playwright") is None, reason="playwright is missing: make test-browser installs it"
-)
+pytest.importorskip("playwright", reason="playwright is missing: make test-browser installs it")
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +32,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
+    # By name: type checkers run where it is not installed.
+    with importlib.import_module("playwright.sync_api").sync_playwright() as playwright:
         if BROWSER is None and not Path(playwright.chromium.executable_path).exists():
             pytest.skip("no Chromium on this machine: make test-browser installs one")
         browser = playwright.chromium.launch(executable_path=BROWSER, args=FLAGS)
