@@ -275,7 +275,9 @@ class Player:
             with importable(Path.cwd()):
                 return self.command(words[1:], where)
         text = shlex.join(words)
-        if words[0] == "becl" and (words[1] != "gallery" or "--export" in words):
+        if words[:2] == ["becl", "sweep"]:
+            self.sweep(words[2:], where)
+        elif words[0] == "becl" and (words[1] != "gallery" or "--export" in words):
             assert self.becl(words[1:]) in GOOD.get(words[1], (0,)), f"{where}: {text}"
         elif words[0] == "python" and words[1:2] != ["-m"]:
             runpy.run_path(words[1], run_name="__main__")
@@ -283,6 +285,12 @@ class Player:
             reason = [start for start in NOT_RUN if f"{text} ".startswith((f"{start} ", f"{start}."))]
             assert reason, f"{where}: {text}: neither run nor said why not"
             check_exists(words, where)
+
+    @staticmethod
+    def sweep(words: list[str], where: str) -> None:
+        """Only plans; what a plan does, its own tests show."""
+        if words[0] != "status":
+            assert call(["sweep", *words, *([] if "--dry-run" in words else ["--dry-run"])]) == 0, where
 
     def becl(self, words: list[str]) -> int:
         """Runs a command, or copies what it left when another page ran it."""

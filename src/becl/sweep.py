@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 import tyro
 
@@ -142,6 +142,7 @@ def device_here() -> Device:
 # --- Who runs jobs ----------------------------------------------------------------------------------------------------
 
 
+@runtime_checkable
 class Executor(Protocol):
     """Runs jobs, as many at once as it has places."""
 
