@@ -59,6 +59,7 @@ BESIDE = {
     "resume": {"run": ["{run}"]},
     "export": {"run": ["{run}"], "out": ["--out", "{nowhere}/policy.npz"]},
     "plot": {"runs": ["{run}"]},
+    "sweep": {"file": ["smoke"]},
 }
 # Values that are of use, or that tests of the command itself are about.
 ALLOWED: dict[tuple[str, str], set[str]] = {
@@ -73,6 +74,8 @@ ALLOWED: dict[tuple[str, str], set[str]] = {
     ("filmstrip", "out"): {"{file}"},
     **{(command, "out"): {"/proc/becl/x"} for command in ("video", "trajectories")},
     **{(command, "skills"): {"0", "--skills"} for command in ("gallery", "video", "filmstrip", "trajectories")},
+    ("sweep", "gpus"): {"0"},
+    ("sweep", "retries"): {"0"},
     **{(command, "seed"): {"0"} for command in ("gallery", "video", "filmstrip", "trajectories")},
     ("plot", "out"): {"{file}"},  # Suffixes are added.
     ("envs", "out"): {"{file}"},

@@ -15,6 +15,7 @@ import dataclasses
 import functools
 import os
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from typing import Annotated, Any, Protocol, runtime_checkable
 import tyro
 
 from becl.errors import Failed, UserError
-from becl.sweep_file import Jobs, Sweep, presets, read_sweep
+from becl.sweep_file import JOBS, Jobs, Sweep, job_number, presets, read_sweep
 from becl.sweep_jobs import (
     LOST,
     STOPPED,
@@ -37,10 +38,12 @@ from becl.sweep_jobs import (
     read_status,
     run_job,
 )
-from becl.sweep_plan import Device, Job, Plan, cells_of, check_recorded, make_plan, record, recorded_jobs
+from becl.sweep_plan import Device, Job, Plan, cells_of, check_recorded, figures_job, make_plan, record, recorded_jobs
+from becl.sweep_ray import REUSED
 
 H200 = Device("NVIDIA H200", 141 * 10**9, True)
 """What a dry run plans for where GPUs are asked for and there are none."""
+BETWEEN_LINES = 15.0  # Seconds, where there is no terminal.
 LONGEST_DELAY = 30.0  # Seconds before a job that failed is tried again.
 
 
@@ -100,11 +103,12 @@ def sweep_command(command: SweepCommand) -> int:
     from becl.commands import check_writable
     from becl.lock import locked
 
+    known = make_plan(sweep, cells, H200, jobs.group, recorded)
     check_writable(out)
     with locked(out):
-        known = make_plan(sweep, cells, H200, jobs.group, recorded)
-        if all(job.done(out, known.before(job)) for job in known.jobs):
-            return conclude(Conductor(known, out, jobs.retries), interrupted=False)
+        conductor = Conductor(known, out, jobs.retries)
+        if conductor.over:
+            return conclude(conductor, interrupted=False)
         with executor_of(command, jobs) as executor:
             plan = make_plan(sweep, cells, executor.device(), jobs.group, recorded)
             record(plan, sweep.name, out)
@@ -121,10 +125,9 @@ def wanted(words: Sequence[str]) -> tuple[bool, str]:
 
 def options_of(command: SweepCommand, sweep: Sweep) -> Jobs:
     """The file's, changed by the command line."""
-    given = {name: getattr(command, name) for name in ("group", "cpus", "gpus", "retries")}
-    found = {name: getattr(sweep.jobs, name) if value is None else value for name, value in given.items()}
+    given: dict[str, Any] = {name: getattr(command, name) for name in JOBS if getattr(command, name) is not None}
     try:
-        return Jobs(**found)
+        return dataclasses.replace(sweep.jobs, **{name: job_number(name, value) for name, value in given.items()})
     except UserError as error:
         raise UserError(f"--{error}") from None
 
@@ -160,6 +163,7 @@ class Here:
 
     def __init__(self) -> None:
         self._waiting: list[Order] = []
+        self._ran = 0
 
     @property
     def places(self) -> int:
@@ -176,13 +180,30 @@ class Here:
             time.sleep(seconds)
             return []
         order = self._waiting.pop(0)
-        return [(order.name, run_job(order))]
+        ended = run_job(order)
+        self._ran += 1
+        if self._ran % REUSED == 0:
+            forget_programs()
+        return [(order.name, ended)]
 
     def stop(self) -> Iterator[tuple[str, Ended]]:
         return iter([(order.name, Ended(STOPPED)) for order in self._waiting])
 
     def close(self) -> None:
         pass
+
+
+def forget_programs() -> None:
+    """Those of jobs that have ended: what they map into memory would end a process of a few hundred jobs."""
+    import gc
+
+    import jax
+
+    from becl.offpolicy import programs
+
+    programs.cache_clear()
+    jax.clear_caches()
+    gc.collect()
 
 
 @contextlib.contextmanager
@@ -217,7 +238,10 @@ class Conductor:
     def __init__(self, plan: Plan, out: Path, retries: int):
         self.plan, self.out, self.retries = plan, out, retries
         self.jobs = {job.name: job for job in plan.jobs}
-        self.states = {job.name: "done" if job.done(out, plan.before(job)) else "waiting" for job in plan.jobs}
+        self.states: dict[str, str] = {}
+        for job in plan.jobs:  # What comes last tells of more, soon, where something is missing.
+            missing = job.last and any(self.states[name] != "done" for name in job.needs)
+            self.states[job.name] = "waiting" if missing or not self._done(job) else "done"
         self.before = sum(state == "done" for state in self.states.values())
         self.tries: Counter[str] = Counter()
         self.failed: dict[str, str] = {}
@@ -229,6 +253,9 @@ class Conductor:
     def over(self) -> bool:
         return not any(state in ("waiting", "running") for state in self.states.values())
 
+    def _done(self, job: Job) -> bool:
+        return job.done(self.out, self.plan.before(job))
+
     def ready(self) -> Iterator[Job]:
         """Jobs that can be started now; those that never can be are failed."""
         for job in self.plan.jobs:
@@ -236,10 +263,12 @@ class Conductor:
                 continue
             states = [self.states[name] for name in job.needs]
             if job.last and all(state in ("done", "failed") for state in states):
-                if "done" in states:
-                    yield job
-                else:
+                if "done" not in states:
                     self._give_up(job.name, "there is nothing to show")
+                elif self._done(job):
+                    self.states[job.name] = "done"
+                else:
+                    yield job
             elif not job.last and "failed" in states:
                 self._give_up(job.name, f"not started: {job.needs[states.index('failed')]} failed")
             elif all(state == "done" for state in states):
@@ -250,15 +279,18 @@ class Conductor:
         from becl.commands import seeds_lock
 
         self.states[job.name] = "running"
+        if job.stage == "figures":  # Of what there is: seeds that failed are not to be trained by it.
+            there = [self.jobs[name] for name in job.needs if self.states[name] == "done"]
+            job = figures_job(self.plan.cells[job.cell], there)
         words = [*job.command(self.out), *(f"--plugin={word}" for word in plugins.loaded())]
         lock = seeds_lock(job.seeds) if job.stage == "maze" else "lock"
-        folder = self.out / (job.cell if job.stage == "maze" else job.name)
+        folder = self.out / job.cell if job.stage == "maze" else job.results(self.out)[0].parent
         return Order(job.name, words, str(self.out), os.getcwd(), [str(folder / lock)], {})
 
     def hear(self, name: str, ended: Ended) -> None:
         """Takes note of how a job ended."""
         job, folder = self.jobs[name], job_folder(self.out, name)
-        if ended.code == 0 and job.done(self.out, self.plan.before(job)):
+        if ended.code == 0 and self._done(job):
             self.states[name] = "done"
             return
         self.states[name] = "waiting"
@@ -270,7 +302,8 @@ class Conductor:
         reached = int(read_status(folder)[0].get("done", 0))
         if ended.code == LOST and reached > self._furthest.get(name, 0):  # A machine is no fault of the job's.
             self._furthest[name], self.tries[name] = reached, 0
-        self.tries[name] += 1
+        else:
+            self.tries[name] += 1
         self.lost += ended.code == LOST
         if self.tries[name] > self.retries:
             self._give_up(name, why)
@@ -295,7 +328,7 @@ def conduct(plan: Plan, out: Path, executor: Executor, retries: int) -> int:
     )
     interrupted = False
     try:
-        with interrupts() as pressed, view(conductor) as show:
+        with interrupts() as pressed, view(conductor):
             while not conductor.over and not interrupted:
                 for job in conductor.ready():
                     executor.submit(conductor.order(job))
@@ -303,7 +336,6 @@ def conduct(plan: Plan, out: Path, executor: Executor, retries: int) -> int:
                     conductor.hear(name, ended)
                     interrupted |= ended.code == STOPPED
                 interrupted |= pressed()
-                show()
             if interrupted:
                 for name, ended in executor.stop():
                     conductor.hear(name, ended)
@@ -316,7 +348,8 @@ def conduct(plan: Plan, out: Path, executor: Executor, retries: int) -> int:
 def conclude(conductor: Conductor, interrupted: bool) -> int:
     out, states = conductor.out, Counter(conductor.states.values())
     for name, why in conductor.failed.items():
-        print(f"becl: failed: {name}: {why} (see {job_folder(out, name) / 'log.txt'})", file=sys.stderr)
+        log = job_folder(out, name) / "log.txt"
+        print(f"becl: failed: {name}: {why}" + (f" (see {log})" if log.exists() else ""), file=sys.stderr)
     again = f", {conductor.retried} tries again" if conductor.retried else ""
     lost = f", {conductor.lost} processes lost" if conductor.lost else ""
     print(f"{states['done']} of {len(conductor.states)} jobs done, {states['failed']} failed{again}{lost} · {out}/")
@@ -356,7 +389,7 @@ def working(out: Path, name: str) -> Mapping[str, Any]:
 def pace(plan: Plan, out: Path, states: Mapping[str, str], running: set[str]) -> tuple[float, float]:
     """Steps a second of what runs now, and seconds that are left."""
     facts = {name: working(out, name) for name in running}
-    rate = sum(float(one.get("rate", 0.0)) for one in facts.values() if one.get("unit") == "steps")
+    rate = sum((float(one.get("rate", 0.0)) for one in facts.values() if one.get("unit") == "steps"), 0.0)
     left = 0.0
     for stage in dict.fromkeys(job.stage for job in plan.jobs):
         jobs = [job for job in plan.jobs if job.stage == stage and job.work]
@@ -387,31 +420,31 @@ def taken(out: Path, name: str) -> float | None:
 
 
 @contextlib.contextmanager
-def view(conductor: Conductor) -> Iterator[Any]:
-    """A live table on a terminal, else a line now and then."""
-    plan, out, last = conductor.plan, conductor.out, time.monotonic()
-    if not sys.stderr.isatty():
+def view(conductor: Conductor) -> Iterator[None]:
+    """A live table on a terminal, else a line now and then. By a thread, on what is standard error now: a job in this
+    process sends all that is printed to its log."""
+    plan, out, stream = conductor.plan, conductor.out, sys.stderr
+    if stream.isatty():
+        from rich.console import Console
+        from rich.live import Live
 
-        def plain() -> None:
-            nonlocal last
-            if time.monotonic() - last >= 15.0:
-                last = time.monotonic()
-                print(line_of(plan, out, conductor.states), file=sys.stderr, flush=True)
-
-        yield plain
+        table = functools.partial(status_table, plan, out, conductor.states)
+        with Live(console=Console(file=stream), refresh_per_second=1, transient=True, get_renderable=table):
+            yield
         return
-    from rich.console import Console
-    from rich.live import Live
+    over = threading.Event()
 
-    with Live(console=Console(stderr=True), refresh_per_second=2, transient=True) as live:
+    def tell() -> None:
+        while not over.wait(BETWEEN_LINES):
+            print(line_of(plan, out, conductor.states), file=stream, flush=True)
 
-        def table() -> None:
-            nonlocal last
-            if time.monotonic() - last >= 1.0:
-                last = time.monotonic()
-                live.update(status_table(plan, out, conductor.states))
-
-        yield table
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def status_table(plan: Plan, out: Path, states: Mapping[str, str]) -> Any:

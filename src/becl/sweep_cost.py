@@ -3,6 +3,7 @@
 import functools
 import json
 import math
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -117,7 +118,7 @@ def describe(plan: Plan, out: Path, device: Device) -> Iterator[str]:
     training = [job for job in plan.jobs if not job.last]
     for job in plan.jobs:
         state = "done" if job.done(out, plan.before(job)) else f"{job.runs} runs" if job.runs else "last"
-        yield f"{job.name:<40} {state:<10} {' '.join(['becl', *job.command(out)])}"
+        yield f"{job.name:<40} {state:<10} {shlex.join(['becl', *job.command(out)])}"
     yield ""
     known = known_rates() if full_size(plan) else []
     rates = [*own_rates(plan, out), *known]

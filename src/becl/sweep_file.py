@@ -5,6 +5,7 @@ of the command of that name; a list of values is an axis of the grid. docs/sweep
 """
 
 import dataclasses
+import functools
 import itertools
 import re
 import tomllib
@@ -18,7 +19,7 @@ from becl.errors import UserError, unknown
 
 STAGES = ("pretrain", "finetune", "maze")
 TOP = ("name", "out", "jobs", *STAGES)
-JOBS = ("group", "cpus", "gpus", "retries")
+JOBS = {"group": 1, "cpus": 1, "gpus": 0, "retries": 0}  # And the least that each can be.
 # What the plan says of a run, rather than the file.
 PLANNED = {"env", "method", "methods", "seeds", "run", "task", "scratch", "out", "dry_run", "demo", "workers"}
 PLANNED |= {"train_only", "wandb"}
@@ -27,6 +28,9 @@ OWN = {
     "finetune": ("name", "domains", "methods", "tasks"),
     "maze": ("name", "methods", "seeds"),
 }
+
+
+KEY = r"""(?:"[^"]*"|'[^']*'|[\w-]+)"""  # As TOML writes it: bare, or in quotes.
 
 
 class Lines:
@@ -46,8 +50,8 @@ class Lines:
                 section, number = root, counts.get(root, 0)
                 first = self._blocks.get((section, number), (place, place))[0]
                 self._blocks[section, number] = first, place
-            elif key := re.match(r"""\s*(["'\w.-]+)\s*=""", line):
-                word = re.sub(r"""["'\s]""", "", key[1])
+            elif key := re.match(rf"\s*({KEY}(?:\s*\.\s*{KEY})*)\s*=", line):
+                word = ".".join(part.strip("\"'") for part in re.findall(KEY, key[1]))
                 self._keys[section, number, f"{inner}.{word}" if inner else word] = place
             if (section, number) in self._blocks:
                 self._blocks[section, number] = self._blocks[section, number][0], place
@@ -57,7 +61,9 @@ class Lines:
         for (*where, word), place in self._keys.items():
             if where == [section, number] and key and (word == key or word.startswith(key + ".")):
                 return place
-        return self._blocks.get((section, number), (1, 1))[0]
+        if not section:
+            return self._blocks.get((key, 0), (1, 1))[0]
+        return self._blocks[section, number][0] if (section, number) in self._blocks else self.of("", 0, section)
 
     def holding(self, section: str, number: int, word: str) -> int | None:
         """The line of a block that holds a word."""
@@ -71,8 +77,8 @@ class Lines:
         place = self.of(section, number, key or "")
         if key is None:
             option = re.search(r"--([a-z][a-z-]*)", text)
-            quoted = re.search(r"'([^']+)'", text)
-            found = self.holding(section, number, quoted[1]) if quoted else None
+            named = re.search(r"'([^']+)'", text) or re.match(r"([\w.-]+)(?:=|:| \S+:| is not )", text)
+            found = self.holding(section, number, named[1]) if named else None
             place = found or (self.of(section, number, option[1].replace("-", "_")) if option else place)
         return UserError(f"{self.name}, line {place}: {text}")
 
@@ -122,11 +128,12 @@ class Block:
         except UserError as error:
             raise self.wrong(error, "seeds") from None
 
-    @property
-    def variants(self) -> list[Variant]:
-        """The grid of all other options."""
+    def variants(self, without: Sequence[str] = ()) -> list[Variant]:
+        """The grid of all other options, or of those that are of concern."""
         axes = []
         for name, value in self._flat():
+            if name in without:
+                continue
             several = isinstance(value, list) and name != "set"
             if several and not value:
                 raise self.wrong(f"{name}: the list is empty, and with it the grid", name)
@@ -136,14 +143,23 @@ class Block:
         return [self._variant(cell) for cell in itertools.product(*axes)]
 
     def _flat(self) -> Iterator[tuple[str, Any]]:
-        """Options of the command, those of `set` by their paths where they are a table."""
-        for name, value in self.values.items():
+        """Options of the command, those of `set` by their paths where they are a table; in an order of their own, so
+        that lines of the file may change places."""
+        for name, value in sorted(self.values.items()):
             if name in OWN[self.kind]:
                 continue
             if name == "set" and isinstance(value, dict):
-                yield from ((f"set.{path}", one) for path, one in dotted(value))
+                yield from ((f"set.{path}", one) for path, one in sorted(dotted(value), key=lambda item: item[0]))
+            elif name == "set":
+                yield name, self._settings(value)
             else:
                 yield name, value
+
+    def _settings(self, value: Any) -> list[str]:
+        listed = [value] if isinstance(value, str) else value
+        if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
+            raise self.wrong(f'set: expected a list of "OPTION=VALUE", or a table, not {value!r}', "set")
+        return listed
 
     def _variant(self, cell: Iterable[tuple[str, Any, bool]]) -> Variant:
         options: dict[str, Any] = {}
@@ -151,13 +167,22 @@ class Block:
         for name, value, varies in cell:
             if isinstance(value, dict | list) and name != "set":
                 raise self.wrong(f"{name}: {value!r} is no value of an option", name)
+            if name in self._switches and not isinstance(value, bool):
+                raise self.wrong(f"{name}: expected true or false, not {value!r}", name)
             if name.startswith("set."):
                 options.setdefault("set", []).append(f"{name[4:]}={plain(value)}")
             else:
-                options[name] = value if name != "set" else [str(one) for one in value]
+                options[name] = value
             if varies:
                 label.append(f"{name.rpartition('.')[2]}-{plain(value)}")
         return Variant("-".join(label), options)
+
+    @functools.cached_property
+    def _switches(self) -> set[str]:
+        """Options that are on or off."""
+        from becl.commands import COMMANDS
+
+        return {field.name for field in dataclasses.fields(COMMANDS[self.kind][0]) if isinstance(field.default, bool)}
 
 
 def dotted(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
@@ -169,8 +194,11 @@ def dotted(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, An
 
 
 def plain(value: Any) -> str:
-    """A value as the command line has it."""
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+    """A value as the command line has it, nothing of it lost."""
+    if isinstance(value, float):
+        short = f"{value:g}"
+        return short if float(short) == value else repr(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def to_words(options: Mapping[str, Any]) -> list[str]:
@@ -198,15 +226,13 @@ class Jobs:
     retries: int = 2
     """How often a job is tried again when it fails."""
 
-    def __post_init__(self) -> None:
-        least = {"group": 1, "cpus": 1, "gpus": 0, "retries": 0}
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            kinds = (int, float) if field.name == "gpus" else (int,)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, kinds) or value < least[field.name]:
-                raise UserError(f"{field.name} {value}: expected a number of at least {least[field.name]}")
+
+def job_number(name: str, value: Any) -> int | float:
+    """A value of `Jobs`, checked."""
+    kinds = (int, float) if name == "gpus" else (int,)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not JOBS[name] <= value < float("inf"):
+        raise UserError(f"{name} {value}: expected a number of at least {JOBS[name]}")
+    return float(value) if name == "gpus" else value
 
 
 @dataclass(frozen=True)
@@ -235,9 +261,9 @@ def read_sweep(word: str) -> Sweep:
     if path.suffix != ".toml" and not path.is_file():
         if word not in presets():
             raise unknown("sweep", word, [*presets(), "a file that ends in .toml"])
-        return parse(word, presets()[word].read_text())
+        return parse(word, presets()[word].read_text(encoding="utf-8"))
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -251,6 +277,8 @@ def parse(source: str, text: str, name: str | None = None) -> Sweep:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{source}: no TOML: {error}") from None
+    except (ValueError, RecursionError) as error:  # A number or a list beyond what Python reads.
+        raise UserError(f"{source}: no TOML for a sweep: {error}") from None
     check_keys(table, TOP, "at the top", lines, "")
     name = table.get("name", name or source)
     if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+", name):
@@ -264,23 +292,35 @@ def parse(source: str, text: str, name: str | None = None) -> Sweep:
             if not isinstance(values, dict):
                 raise lines.wrong(f"{kind}: expected a block [{kind}]", key=kind)
             check_keys(values, allowed_keys(kind), f"in [{kind}]", lines, kind, number)
-            blocks.append(Block(kind, number, values, lines))
+            blocks.append(checked(Block(kind, number, values, lines)))
     if not any(block.kind in ("pretrain", "maze") for block in blocks):
         raise UserError(f"{source}: an empty grid: it has neither [pretrain] nor [maze]")
     out = Path(table["out"]) if "out" in table else Path("runs") / f"sweep-{name}"
     return Sweep(name, out, read_jobs(table.get("jobs", {}), lines), tuple(blocks), lines)
 
 
+def checked(block: Block) -> Block:
+    """Refuses what would be read as something else on a command line."""
+    if not isinstance(block.values.get("name", ""), str):
+        raise block.wrong("name: expected a word", "name")
+    for key, value in dotted(block.values):
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, str) and one.startswith("-"):
+                raise block.wrong(f"{key}: {one!r} begins with a dash, and names no value", key)
+    return block
+
+
 def read_jobs(values: Any, lines: Lines) -> Jobs:
     if not isinstance(values, dict):
         raise lines.wrong("jobs: expected a block [jobs]", key="jobs")
-    check_keys(values, JOBS, "in [jobs]", lines, "jobs")
+    check_keys(values, [*JOBS], "in [jobs]", lines, "jobs")
+    found: dict[str, Any] = {}
     for key, value in values.items():
         try:
-            Jobs(**{key: value})
+            found[key] = job_number(key, value)
         except UserError as error:
             raise lines.wrong(error, "jobs", 0, key) from None
-    return Jobs(**values)
+    return Jobs(**found)
 
 
 def allowed_keys(kind: str) -> list[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from becl.errors import UserError
+from becl.errors import UserError, unknown
 from becl.folder import folder_name, write_text
 from becl.sweep_file import Block, Sweep, to_words
 
@@ -140,7 +140,7 @@ def pretrain_cells(block: Block) -> Iterator[Cell]:
         raise block.wrong("an empty grid: domains = [...] is missing")
     for domain in domains:
         for method in methods:
-            for label, options in block.variants:
+            for label, options in block.variants():
                 words = [domain, "--method", method, *to_words(options)]
                 try:
                     made = pretraining_of(parse_options(PretrainCommand, "pretrain", words))
@@ -162,34 +162,35 @@ def finetune_cells(block: Block, pretrained: Iterable[Cell]) -> Iterator[Cell]:
     from becl.commands import FinetuneCommand, PretrainCommand, finetuning_of
 
     sources = list(pretrained)
-    wanted = {"method": block.names("methods"), "env": block.names("domains")}
-    for field, names in wanted.items():
-        known = dict.fromkeys(getattr(cell, field) for cell in sources)
+    methods, domains = block.names("methods"), block.names("domains")
+    for kind, names, known in (
+        ("method", methods, [cell.method for cell in sources]),
+        ("domain", domains, [cell.env for cell in sources]),
+    ):
         for name in names:
             if name not in known:
-                from becl.errors import unknown
-
-                raise block.wrong(unknown(f"pretrained {field}", name, known), field.replace("env", "domain") + "s")
-    seen = set()
+                raise block.wrong(unknown(f"pretrained {kind}", name, dict.fromkeys(known)), kind + "s")
+    seen, used = set(), set()
     for source in sources:
-        if any(names and getattr(source, field) not in names for field, names in wanted.items()):
+        if (methods and source.method not in methods) or (domains and source.env not in domains):
             continue
         scratch = source.method == FROM_NOTHING
         tasks = tasks_of(block, source.env)
+        used.update(tasks)
         if not tasks:
             continue
-        for label, options in block.variants:
+        for label, options in block.variants(PRETRAINED_ONLY if scratch else ()):
             if scratch:
-                options = {name: value for name, value in options.items() if name not in PRETRAINED_ONLY}
                 given = parse_options(PretrainCommand, "pretrain", source.words)
                 own = {name: getattr(given, name) for name in SCRATCH_TOO if getattr(given, name) is not None}
-                options, label = own | options, ""
+                options = own | options
             words = ["--scratch", *to_words(options)] if scratch else to_words(options)
             folder = [] if scratch else [f"{OUT}/{source.name}"]
             name = named("finetune", source.name.partition("/")[2], block.values.get("name", ""), label)
-            if scratch and (name, *words) in seen:  # What sets them apart is of no concern here.
+            same = (source.env, source.seeds, *words)
+            if scratch and same in seen:  # What sets their pretraining apart is of no concern here.
                 continue
-            seen.add((name, *words))
+            seen.add(same)
             try:
                 command = parse_options(FinetuneCommand, "finetune", [*folder, "--task", *tasks, *words])
                 made = finetuning_of(command, None if scratch else source.made)
@@ -197,6 +198,8 @@ def finetune_cells(block: Block, pretrained: Iterable[Cell]) -> Iterator[Cell]:
                 raise block.wrong(str(error).replace(f"{OUT}/", "")) from None
             yield Cell(name, "finetune", source.env, source.method, tuple(words), source.seeds, tasks, made,
                        None if scratch else source.name)  # fmt: skip
+    if used and (other := [task for task in block.names("tasks") if task not in {*used, "all"}]):
+        raise block.wrong(f"tasks: {other[0]} is of no domain that the block is about", "tasks")
 
 
 def tasks_of(block: Block, domain: str) -> tuple[str, ...]:
@@ -204,9 +207,10 @@ def tasks_of(block: Block, domain: str) -> tuple[str, ...]:
     from becl import envs
     from becl.envs import maze
     from becl.envs.foreign import is_foreign
-    from becl.errors import unknown
 
     tasks = block.names("tasks", ["all"])
+    if "all" in tasks and len(tasks) > 1:
+        raise block.wrong("tasks: all, or some by name", "tasks")
     if is_foreign(domain):
         return (domain,) if tasks == ("all",) or domain in tasks else ()
     if domain in maze.names():
@@ -226,7 +230,7 @@ def maze_cells(block: Block) -> Iterator[Cell]:
     from becl.commands import MazeCommand, study_of
 
     methods, seeds = block.names("methods"), block.seeds
-    for label, options in block.variants:
+    for label, options in block.variants():
         words = [*(["--methods", *methods] if methods else []), *to_words(options)]
         try:
             study = study_of(parse_options(MazeCommand, "maze", words))
@@ -244,18 +248,19 @@ def make_plan(
 ) -> Plan:
     """All jobs: those that are planned already, then what else the grid has."""
     jobs: list[Job] = []
+    names = {job.name for job in recorded}
     for cell in cells.values():
+        most = together(cell, device, group)
         known = [job for job in recorded if job.cell == cell.name]
         jobs += known
         if cell.stage == "finetune" and cell.source is not None:
             for source in [job for job in jobs if job.cell == cell.source]:
-                jobs += finetune_jobs(cell, source.seeds, source, known, device, group, jobs)
+                jobs += finetune_jobs(cell, source.seeds, source, known, most, names)
         elif cell.stage == "finetune":
-            jobs += finetune_jobs(cell, cell.seeds, None, known, device, group, jobs)
+            jobs += finetune_jobs(cell, cell.seeds, None, known, most, names)
         elif cell.method != FROM_NOTHING:
             seeds = [seed for seed in cell.seeds if not any(seed in job.seeds for job in known)]
-            most = group or together(cell, device)
-            jobs += [seeds_job(cell, chunk, whole=len(chunk) == len(cell.seeds)) for chunk in chunks(seeds, most)]
+            jobs += [seeds_job(cell, chunk, names) for chunk in chunks(seeds, most)]
     jobs += [figures_job(cell, jobs) for cell in cells.values() if cell.stage == "maze"]
     trained = [job.name for job in jobs if job.stage in ("pretrain", "finetune")]
     if trained:
@@ -302,13 +307,13 @@ def bare_words(job: Job) -> tuple[str, ...]:
     return tuple(word for word in words if not word.startswith(OUT))
 
 
-def together(cell: Cell, device: Device) -> int:
-    """How many runs of a cell one program is to train: as many as are fast, and fit."""
-    fast = TOGETHER[cell.stage][0 if device.accelerator else 1]
+def together(cell: Cell, device: Device, group: int | None) -> int:
+    """How many seeds and tasks of a cell one program is to train: a group, or as many as are fast, and fit."""
+    fast = group or TOGETHER[cell.stage][0 if device.accelerator else 1]
     if cell.stage == "maze":
         return fast
     lanes = cell.made.run.objective.skills.dim if getattr(cell.made, "skill", "") == "each" else 1
-    fit = int(SHARE * device.memory / (run_memory(cell.made.run) * lanes))
+    fit = fast if group else int(SHARE * device.memory / (run_memory(cell.made.run) * lanes))
     return max(1, min(fast // lanes, fit))
 
 
@@ -335,9 +340,18 @@ def seeds_name(seeds: Sequence[int]) -> str:
     return f"seeds-{seeds[0]}" + (f"-to-{seeds[-1]}" if len(seeds) > 1 else "")
 
 
-def seeds_job(cell: Cell, seeds: tuple[int, ...], whole: bool) -> Job:
+def unused(name: str, names: set[str]) -> str:
+    """A name that no other job has, and that none will have from now on."""
+    while name in names:
+        name += "-more"
+    names.add(name)
+    return name
+
+
+def seeds_job(cell: Cell, seeds: tuple[int, ...], names: set[str]) -> Job:
     """Some seeds of a pretraining or of a maze study."""
-    name = cell.name if whole and cell.stage == "pretrain" else f"{cell.name}-{seeds_name(seeds)}"
+    whole = cell.stage == "pretrain" and len(seeds) == len(cell.seeds)
+    name = unused(cell.name if whole else f"{cell.name}-{seeds_name(seeds)}", names)
     words = (cell.stage, *cell.words, "--seeds", seeds_text(seeds))
     if cell.stage == "maze":
         proofs = tuple(f"{cell.name}/{label}/seed-{seed}.json" for label in cell.made.runs for seed in seeds)
@@ -356,17 +370,14 @@ def finetune_jobs(
     seeds: Sequence[int],
     source: Job | None,
     known: Sequence[Job],
-    device: Device,
-    group: int | None,
-    taken: Sequence[Job],
+    most: int,
+    names: set[str],
 ) -> Iterator[Job]:
     """Tasks and seeds of one pretraining, less those that are planned: whole tables of them, all tasks together."""
-    most = group or together(cell, device)
     missing = {
         seed: tuple(task for task in cell.tasks if not any(task in job.tasks and seed in job.seeds for job in known))
         for seed in seeds
     }
-    names = {job.name for job in taken}
     for tasks in dict.fromkeys(filter(None, missing.values())):
         with_these = [seed for seed in seeds if missing[seed] == tasks]
         for some_tasks in chunks(tasks, most):
@@ -374,10 +385,7 @@ def finetune_jobs(
                 name = cell.name if len(some) == len(cell.seeds) else f"{cell.name}-{seeds_name(some)}"
                 if len(some_tasks) < len(cell.tasks):
                     name += "-" + "-".join(task.partition("_")[2] or task for task in some_tasks)
-                while name in names:
-                    name += "-more"
-                names.add(name)
-                yield finetune_job(cell, name, some_tasks, some, source)
+                yield finetune_job(cell, unused(name, names), some_tasks, some, source)
 
 
 def finetune_job(cell: Cell, name: str, tasks: tuple[str, ...], seeds: tuple[int, ...], source: Job | None) -> Job:
@@ -391,11 +399,12 @@ def finetune_job(cell: Cell, name: str, tasks: tuple[str, ...], seeds: tuple[int
 
 
 def figures_job(cell: Cell, jobs: Sequence[Job]) -> Job:
-    """Table and figures of a maze study."""
-    needs = tuple(job.name for job in jobs if job.cell == cell.name)
-    words = ("maze", *cell.words, "--seeds", seeds_text(cell.seeds), "--out", f"{OUT}/{cell.name}")
-    name = cell.name.replace("maze/", "figures/", 1)
-    return Job(name, "figures", words, needs=needs, proofs=(f"{cell.name}/summary.json",))
+    """Table and figures of a maze study, of the seeds that these jobs train."""
+    own = [job for job in jobs if job.cell == cell.name]
+    seeds = [seed for seed in cell.seeds if any(seed in job.seeds for job in own)]
+    words = ("maze", *cell.words, "--seeds", seeds_text(seeds), "--out", f"{OUT}/{cell.name}")
+    name, needs = cell.name.replace("maze/", "figures/", 1), tuple(job.name for job in own)
+    return Job(name, "figures", words, cell.name, needs=needs, proofs=(f"{cell.name}/summary.json",))
 
 
 # --- On disk ----------------------------------------------------------------------------------------------------------
@@ -403,20 +412,24 @@ def figures_job(cell: Cell, jobs: Sequence[Job]) -> Job:
 KEPT = ("name", "stage", "words", "cell", "seeds", "tasks", "needs", "proofs", "runs", "work", "method", "env")
 
 
+UNBEGUN = ("lock", "sweep.json.part")  # What is left of a sweep that was killed before it began.
+
+
 def recorded_jobs(out: Path) -> list[Job]:
     """Jobs of a sweep's folder; none where there is no such folder yet."""
     path = out / "sweep.json"
     try:
-        if not path.exists():
-            if out.exists() and (not out.is_dir() or any(one.name != "lock" for one in out.iterdir())):
-                raise UserError(f"{out} is no folder of a sweep, and not empty; choose another --out")
-            return []
-        rows: list[dict[str, Any]] = json.loads(path.read_text())["jobs"]
-        return [job_of(row) for row in rows]
+        if path.exists():
+            rows: list[dict[str, Any]] = json.loads(path.read_text())["jobs"]
+            return [job_of(row) for row in rows]
+        other = out.exists() and (not out.is_dir() or any(one.name not in UNBEGUN for one in out.iterdir()))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise UserError(f"{path} is damaged; choose another --out") from None
+    if other:
+        raise UserError(f"{out} is no folder of a sweep, and not empty; choose another --out")
+    return []
 
 
 def job_of(row: dict[str, Any]) -> Job:
