@@ -614,6 +614,30 @@ def test_the_page_is_well_formed_whole_and_needs_no_network(tmp_path: Path) -> N
     assert names == {path.stem for path in (out / "figures").glob("*.png")}
 
 
+def test_markdown_has_the_numbers_of_the_tables_and_figures_that_exist(tmp_path: Path) -> None:
+    runs, page = everything(tmp_path / "runs"), tmp_path / "docs" / "results.md"
+    report_command(ReportCommand((runs,), tmp_path / "out", 50, page))
+    text = page.read_text()
+    lines = text.splitlines()
+    first = lines.index(next(line for line in lines if line.startswith("| task |")))
+    table = [[word.strip(" *") for word in line.strip("|").split("|")] for line in lines[first:]]
+    table = table[: next(number for number, row in enumerate(table) if len(row) < len(table[0]))]
+    found = {
+        (row[0], label): text
+        for row in table[2:]
+        for label, text in zip(table[0][1:], row[1:], strict=True)
+        if text != "–"
+    }
+    expected = read(tmp_path / "out", "tasks")
+    assert len(found) == len(expected) > 0
+    means = sorted(round(float(row["mean"])) for row in expected)
+    assert sorted(int(text.split()[0]) for text in found.values()) == means
+    figures = re.findall(r"!\[[^]]*\]\(([^)]+)\)", text)
+    assert figures
+    assert all((page.parent / place).exists() for place in figures)
+    assert "](#" not in text
+
+
 def test_the_same_runs_give_the_same_tables_and_figures(tmp_path: Path) -> None:
     everything(tmp_path / "runs")
     one, other = (make(tmp_path / name, tmp_path / "runs") for name in ("one", "other"))

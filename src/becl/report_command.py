@@ -11,6 +11,7 @@ page says so. Under --out:
 
 import base64
 import datetime
+import os
 import platform
 import shlex
 from collections.abc import Mapping, Sequence
@@ -39,6 +40,8 @@ class ReportCommand:
     """Folder for the page, figures and tables."""
     resamples: int = 50_000
     """Of the bootstrap, behind every 95 % interval."""
+    markdown: Path | None = None
+    """Also write text and tables to this Markdown file, with links to the figures in --out."""
 
 
 def report_command(command: ReportCommand) -> int:
@@ -56,6 +59,10 @@ def report_command(command: ReportCommand) -> int:
         more = f" (and {len(others)} more)" if others else ""
         raise UserError(f"nothing to report: {first.what}: {first.why}{more}")
     check_writable(command.out)
+    if command.markdown is not None:
+        if command.markdown.is_dir():
+            raise UserError(f"--markdown {command.markdown}: is a folder")
+        check_writable(command.markdown.parent)
     from becl.report_sections import build  # Loads matplotlib, which mistakes above need not wait for.
 
     sections = build(found, command.resamples)
@@ -69,6 +76,7 @@ def write_report(found: Found, sections: Sequence["Section"], command: ReportCom
     """All files, the page last."""
     from becl import figures
     from becl.folder import to_csv, write_text
+    from becl.report_markdown import to_markdown
 
     out = command.out
     try:
@@ -81,6 +89,10 @@ def write_report(found: Found, sections: Sequence["Section"], command: ReportCom
                 _, svg = figures.save(picture.figure, out / "figures" / picture.name)
                 images[picture.name] = "data:image/svg+xml;base64," + base64.b64encode(svg.read_bytes()).decode()
         write_text(out / "index.html", render(found, sections, images, command))
+        if command.markdown is not None:
+            places = os.path.relpath(out / "figures", command.markdown.parent)
+            made = f"Made by `{command_text(command)}`."
+            write_text(command.markdown, to_markdown(page_title(found), sections, found.warnings, places, made))
     except OSError as error:
         raise UserError(f"cannot write in {out}: {error.strerror}") from None
 
@@ -109,10 +121,14 @@ def render(found: Found, sections: Sequence["Section"], images: Mapping[str, str
         warnings=found.warnings,
         facts={name: count for name, count in facts.items() if count},
         left_out=len(found.left_out),
-        command=COMMAND.get() or shlex.join(["becl", "report", *map(str, command.runs), "--out", str(command.out)]),
+        command=command_text(command),
         date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         versions=versions,
     )
+
+
+def command_text(command: ReportCommand) -> str:
+    return COMMAND.get() or shlex.join(["becl", "report", *map(str, command.runs), "--out", str(command.out)])
 
 
 def page_title(found: Found) -> str:
