@@ -53,6 +53,8 @@ def report_command(command: ReportCommand) -> int:
         raise UserError(f"--resamples {command.resamples}: at least 1 is needed")
     if command.out.exists() and not command.out.is_dir():
         raise UserError(f"{command.out} is a file; choose another --out")
+    if command.markdown is not None and (command.markdown.suffix != ".md" or command.markdown.is_dir()):
+        raise UserError(f"--markdown {command.markdown}: expected a file that ends in .md")
     found = collect(command.runs)
     if not found.configurations and not found.pretrainings:
         first, *others = found.left_out
@@ -60,8 +62,6 @@ def report_command(command: ReportCommand) -> int:
         raise UserError(f"nothing to report: {first.what}: {first.why}{more}")
     check_writable(command.out)
     if command.markdown is not None:
-        if command.markdown.is_dir():
-            raise UserError(f"--markdown {command.markdown}: is a folder")
         check_writable(command.markdown.parent)
     from becl.report_sections import build  # Loads matplotlib, which mistakes above need not wait for.
 
