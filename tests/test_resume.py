@@ -767,8 +767,13 @@ def test_a_disk_too_small_for_checkpoints_is_told_and_the_run_ends_well(whole, t
 def test_a_disk_too_small_for_metrics_ends_the_run_and_leaves_the_checkpoint(whole, tmp_path, monkeypatch, capsys):
     out = tmp_path / "run"
     limit = contextlib.ExitStack()
-    # One row fits, the next does not.
-    act = lambda: limit.enter_context(files_up_to((out / "metrics.csv").stat().st_size + 100))  # noqa: E731
+
+    def act() -> None:
+        while not Checkpoints(out / "checkpoint", {}).steps():  # Written beside the training.
+            time.sleep(0.01)
+        # One row fits, the next does not.
+        limit.enter_context(files_up_to((out / "metrics.csv").stat().st_size + 100))
+
     with monkeypatch.context() as patched:
         commanded(patched, 66, act)
         with limit:
