@@ -181,21 +181,20 @@ def contents(out: Path) -> dict[str, Any]:
             with path.open() as file:
                 rows = [{k: v for k, v in row.items() if k not in TIMES} for row in csv.DictReader(file)]
             found[name] = rows
-        elif re.fullmatch(r"seed-\d+\.json", path.name):
+        elif re.fullmatch(r"(seed-\d+|result)\.json", path.name):
             found[name] = {k: v for k, v in json.loads(path.read_text()).items() if k not in TIMES}
         elif path.suffix in (".part", ".checkpoint") or path.name in ("checkpoint", "lock"):
             found[name] = "left behind"
     return found
 
 
-def differences(expected: dict[str, Any], out: Path) -> list[str]:
-    got = contents(out)
-    wrong = [f"{out.name}: {name} is {'missing' if name in expected else 'too many'}" for name in expected.keys() ^ got]
+def differences(expected: dict[str, Any], got: dict[str, Any], where: str) -> list[str]:
+    wrong = [f"{where}: {name} is {'missing' if name in expected else 'too many'}" for name in expected.keys() ^ got]
     for name in expected.keys() & got.keys():
         one, other = expected[name], got[name]
         same = np.array_equal(one, other) and one.dtype == other.dtype if isinstance(one, np.ndarray) else one == other
         if not same:
-            wrong.append(f"{out.name}: {name} differs")
+            wrong.append(f"{where}: {name} differs")
     return sorted(wrong)[:5]
 
 
@@ -216,7 +215,7 @@ def torment(
     slug = scenario.name.replace(" ", "-")
     expected = whole(scenario, folder / f"{slug}-whole", environment)
     whole(scenario, folder / f"{slug}-again", environment)
-    scenario.wrong += differences(expected, folder / f"{slug}-again")
+    scenario.wrong += differences(expected, contents(folder / f"{slug}-again"), f"{slug}-again")
     equal = "no" if scenario.wrong else "yes"
     print(f"    {scenario.name}: {len(expected)} arrays and tables; equal in two whole runs: {equal}", flush=True)
     number = 0
@@ -227,7 +226,7 @@ def torment(
             finished, line = live(scenario, out, dice, environment, more)
             place = f"{first + scenario.kills:3}" if line.startswith("begun") else "   "
             print(f"{place} {scenario.name}: {line}", flush=True)
-        scenario.wrong += differences(expected, out)
+        scenario.wrong += differences(expected, contents(out), out.name)
         scenario.finished += 1
         number += 1
     scenario.seconds = time.monotonic() - began

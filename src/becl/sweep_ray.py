@@ -4,6 +4,7 @@ import contextlib
 import os
 import socket
 import time
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from becl.sweep_plan import Device
 INSTALL = "pip install 'becl[ray]'"
 REUSED = 16  # Jobs of a worker process on a CPU: compiled programs are shared, but use up its memory maps in the end.
 STOPPING = 120.0  # Seconds that jobs get for their last checkpoint.
+ALONE: dict[str, Any] = {"include_dashboard": False, "_node_ip_address": "127.0.0.1", "object_store_memory": 10**8}
 
 
 def installed() -> bool:
@@ -23,15 +25,20 @@ def installed() -> bool:
     return find_spec("ray") is not None
 
 
-def load_ray() -> Any:
-    """Ray, which reads what it may do when it is loaded."""
-    # Despite its name this is what keeps a cluster of one machine on the loopback address.
-    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+def load_ray(alone: bool) -> Any:
+    """Ray, which reads what it may do when it is loaded; `alone` for a cluster of this machine only."""
+    # Despite its name this is what keeps a cluster of one machine on the loopback address, and reachable there.
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    if not alone:  # A cluster that refuses us is asked for twenty seconds else.
+        os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "3")
     import ray
 
-    return ray
+    loaded: Any = ray
+    # It prints pages about every process that is lost, and has no option not to; the sweep has a line of its own.
+    loaded._private.worker.print_to_stdstream = lambda *_, **__: None
+    return loaded
 
 
 def check_address(address: str) -> None:
@@ -54,18 +61,20 @@ class OnRay:
     """Hands jobs to Ray, which places them where there is room."""
 
     def __init__(self, address: str | None, cpus: int | None, gpus: float | None):
-        self._ray = ray = load_ray()
         own = address is None
+        self._ray = ray = load_ray(alone=own)
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "configure_logging": True}
-        alone = {"include_dashboard": False, "_node_ip_address": "127.0.0.1", "object_store_memory": 10**8}
         try:
             if own:
-                ray.init(address="local", num_cpus=len(available_cores()), **alone, **quiet)
+                with forking():
+                    ray.init(address="local", num_cpus=len(available_cores()), **ALONE, **quiet)
             else:
-                ray.init(address=address, **quiet)
+                with hushed():
+                    ray.init(address=address, **quiet)
         except (ConnectionError, RuntimeError, TimeoutError, ray.exceptions.RayError) as error:
-            where = "on this machine" if own else f"at {address}"
-            raise UserError(f"Ray does not start {where}: {first_line(error)}") from None
+            if own:
+                raise UserError(f"Ray does not start on this machine: {first_line(error)}") from None
+            raise UserError(f"--ray-address {address}: the cluster does not let us in: {refusal(error)}") from None
         self.nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         most = max(node.get("GPU", 0) for node in self.nodes)
         self.gpus = gpus if gpus is not None else min(most, 1)
@@ -101,17 +110,22 @@ class OnRay:
 
     def device(self) -> Device:
         """What a job finds on the machine it comes to."""
-        with self._errors():
+        try:
             # In a process of its own: this one loads JAX without a job's environment.
             ask = self._ray.remote(max_calls=1, num_cpus=self.cpus, num_gpus=self.gpus)(probe)
             return Device(*self._ray.get(ask.remote()))
-        raise AssertionError
+        except self._ray.exceptions.RayError as error:
+            cause = getattr(error, "cause", None) or error
+            raise UserError(
+                f"a process of Ray's cannot run becl, which all machines need: {last_line(cause)}"
+            ) from None
 
     def submit(self, order: Order) -> None:
+        # A maze study takes all cores of a machine else.
+        words = [*order.words, *(["--workers", str(self.cpus)] if order.words[0] == "maze" else [])]
+        order = order._replace(words=words, environment=self.environment)
         with self._errors():
-            self._jobs[self._run.options(name=order.name).remote(order._replace(environment=self.environment))] = (
-                order.name
-            )
+            self._jobs[self._run.options(name=order.name).remote(order)] = order.name
 
     def wait(self, seconds: float) -> list[tuple[str, Ended]]:
         """Jobs that have ended."""
@@ -152,6 +166,43 @@ class OnRay:
             yield
         except self._ray.exceptions.RayError as error:
             raise Failed(f"the cluster is gone: {first_line(error)}; the same command goes on") from None
+
+
+@contextlib.contextmanager
+def forking() -> Iterator[None]:
+    """JAX warns of forks, also of those that begin another program at once, which are harmless."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
+        yield
+
+
+@contextlib.contextmanager
+def hushed() -> Iterator[None]:
+    """Ray's own lines about an attempt to connect say no more than its error, and have no option."""
+    before, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+        os.close(nowhere)
+
+
+def refusal(error: BaseException) -> str:
+    """Why a cluster cannot be joined, which Ray tells between the lines."""
+    told = f"{error} {error.__cause__}"
+    if "InvalidAuthToken" in told:
+        return "it has another token; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN as it is on the cluster"
+    if "resolve node to connect" in told:
+        return "none of its nodes is on this machine; make it one with `ray start --address`"
+    return first_line(error)
+
+
+def last_line(error: BaseException) -> str:
+    """Of a traceback, what it is about."""
+    lines = str(error).strip().splitlines()
+    return lines[-1].strip() if lines else type(error).__name__
 
 
 def first_line(error: BaseException) -> str:
