@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tyro
 
-from becl import commands, evaluate_command, filmstrip, gallery, theory, trajectories, video
+from becl import commands, evaluate_command, filmstrip, gallery, sweep_command, theory, trajectories, video
 from becl import finetuning as finetune_file
 from becl import pretraining as pretrain_file
 from becl import report_command as report
@@ -146,6 +146,7 @@ def _no_work(monkeypatch):
         (filmstrip, "rows_of"),
         (trajectories, "draw"),
         (report, "write_report"),
+        (sweep_command, "executor_of"),
         (theory, "main"),
     ):
         assert inspect.isfunction(getattr(module, name))

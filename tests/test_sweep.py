@@ -23,7 +23,8 @@ from typing import Any
 import pytest
 import safetensors.numpy
 
-from becl import cli, sweep, sweep_jobs, sweep_ray
+import becl
+from becl import cli, sweep_command, sweep_jobs, sweep_ray
 from becl.cli import main, parse_options
 from becl.commands import (
     FinetuneCommand,
@@ -37,7 +38,7 @@ from becl.envs.walker import Walker
 from becl.errors import UserError
 from becl.lock import locked
 from becl.pretraining import memory
-from becl.sweep import line_of
+from becl.sweep_command import line_of
 from becl.sweep_cost import disk_of
 from becl.sweep_file import parse, presets, read_sweep
 from becl.sweep_jobs import LOST, STOPPED, Ended, Order, owned, run_job
@@ -532,11 +533,11 @@ class Fake:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Fake]:
     """Puts an executor in place that follows a script."""
-    monkeypatch.setattr(sweep, "LONGEST_DELAY", 0.0)
+    monkeypatch.setattr(sweep_command, "LONGEST_DELAY", 0.0)
 
     def install(told: dict[str, list[Ended]] | None = None, seed: int = 0) -> Fake:
         made = Fake(told or {}, seed)
-        monkeypatch.setattr(sweep, "executor_of", lambda command, jobs: contextlib.nullcontext(made))
+        monkeypatch.setattr(sweep_command, "executor_of", lambda command, jobs: contextlib.nullcontext(made))
         return made
 
     return install
@@ -736,9 +737,9 @@ class Terminal(io.StringIO):
 
 def test_in_one_process_programs_are_forgotten_now_and_then(monkeypatch: pytest.MonkeyPatch):
     events = []
-    monkeypatch.setattr(sweep, "run_job", lambda order: events.append("job") or Ended(0))
-    monkeypatch.setattr(sweep, "forget_programs", lambda: events.append("forget"))
-    here = sweep.Here()
+    monkeypatch.setattr(sweep_command, "run_job", lambda order: events.append("job") or Ended(0))
+    monkeypatch.setattr(sweep_command, "forget_programs", lambda: events.append("forget"))
+    here = sweep_command.Here()
     for _ in range(40):
         here.submit(order_of(["envs"]))
         assert here.wait(0.0) == [("stage/name", Ended(0))]
@@ -769,6 +770,7 @@ def test_the_folder_of_another_sweep_is_refused(fake: Install, capsys: Said):
             said = refused(capsys, *words)
             assert said.startswith("becl: runs/sweep-s is the folder of another sweep: " + what), said
     write(text)
+    (OUT / "report/index.html").unlink()  # Something is left to do.
     with locked(OUT):
         assert "runs/sweep-s is in use by process" in refused_while_locked(capsys)
 
@@ -980,7 +982,7 @@ def test_a_sweep_trains_and_goes_on_and_equals_its_commands(monkeypatch: pytest.
     assert "becl pretrain walker" in (OUT / "jobs/pretrain-walker-diayn/log.txt").read_text()
     check_disk()
     first = times()
-    assert main(["sweep", "s.toml", "--no-ray"]) == 0
+    assert becl.sweep("s.toml", ray=False, quiet=True) == OUT
     assert times() == first
     capsys.readouterr()
     # The commands that a dry run prints, typed one after another.

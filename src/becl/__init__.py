@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from becl.api import Finetuned, Run, evaluate, finetune, load, maze, pretrain, report, resume
+    from becl.api import Finetuned, Run, evaluate, finetune, load, maze, pretrain, report, resume, sweep
     from becl.callbacks import Callback, Wandb
     from becl.cli import main
     from becl.ddpg import DDPG
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from becl.skills import Cube, NoSkill, OneHot, SkillSpace, Sphere
 
 _HOME = {
-    "api": ("Finetuned", "Run", "evaluate", "finetune", "load", "maze", "pretrain", "report", "resume"),
+    "api": ("Finetuned", "Run", "evaluate", "finetune", "load", "maze", "pretrain", "report", "resume", "sweep"),
     "callbacks": ("Callback", "Wandb"),
     "cli": ("main",),
     "ddpg": ("DDPG",),
@@ -41,7 +41,7 @@ __all__ = [
     "DDPG", "METHODS", "Adam", "Batch", "Callback", "Cube", "Evaluation", "Failed", "Finetuned", "Finetuning",
     "MazeStudy", "Method", "Network", "NoSkill", "Objective", "OffPolicy", "OneHot", "Pretraining", "Replay", "Run",
     "Skill", "SkillSpace", "Sphere", "UserError", "Wandb", "evaluate", "finetune", "load", "main", "maze", "pretrain",
-    "register", "report", "resume",
+    "register", "report", "resume", "sweep",
 ]  # fmt: skip
 
 

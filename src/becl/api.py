@@ -345,6 +345,31 @@ def maze(
     return read_rows(folder / "summary.csv")
 
 
+def sweep(
+    file: Place,
+    *,
+    out: Place | None = None,
+    group: int | None = None,
+    cpus: int | None = None,
+    gpus: float | None = None,
+    retries: int | None = None,
+    ray: bool = True,
+    ray_address: str | None = None,
+    quiet: bool = False,
+) -> Path:
+    """A whole grid of runs from a file, or a preset: `becl sweep`. The sweep's folder, with the report in it."""
+    from becl.sweep_command import SweepCommand, sweep_command
+    from becl.sweep_file import read_sweep
+
+    folder = read_sweep(str(file)).out if out is None else Path(out)
+    with told(quiet):
+        code = sweep_command(SweepCommand((str(file),), folder, group, cpus, gpus, retries, ray, ray_address))
+    ended(code)
+    if code:
+        raise Failed(f"some jobs of {folder} failed; becl sweep status {file} tells which")
+    return folder
+
+
 # --- Helpers ----------------------------------------------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ from becl.gallery import GalleryCommand, gallery_command
 from becl.plugins import missing_plugin, without_plugins
 from becl.provenance import COMMAND
 from becl.report_command import ReportCommand, report_command
-from becl.sweep import SweepCommand, sweep_command
+from becl.sweep_command import SweepCommand, sweep_command
 from becl.trajectories import TrajectoriesCommand, trajectories_command
 from becl.video import VideoCommand, video_command
 

@@ -25,13 +25,15 @@ def installed() -> bool:
     return find_spec("ray") is not None
 
 
-def load_ray(alone: bool) -> Any:
-    """Ray, which reads what it may do when it is loaded; `alone` for a cluster of this machine only."""
-    # Despite its name this is what keeps a cluster of one machine on the loopback address, and reachable there.
-    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+def load_ray(address: str | None) -> Any:
+    """Ray, which reads what it may do when it is loaded: for a cluster of its own, or one at an address."""
+    host = "127.0.0.1" if address is None else address.rpartition(":")[0].strip("[]")
+    if host in ("localhost", "::1") or host.startswith("127."):
+        # Despite its name this is what keeps a cluster of one machine on the loopback address, and reachable there.
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    if not alone:  # A cluster that refuses us is asked for twenty seconds else.
+    if address is not None:  # A cluster that refuses us is asked for twenty seconds else.
         os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "3")
     import ray
 
@@ -62,7 +64,7 @@ class OnRay:
 
     def __init__(self, address: str | None, cpus: int | None, gpus: float | None):
         own = address is None
-        self._ray = ray = load_ray(alone=own)
+        self._ray = ray = load_ray(address)
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "configure_logging": True}
         try:
             if own:
@@ -219,7 +221,7 @@ def work(order: Order) -> tuple[int, str]:
 
 
 def probe() -> tuple[str, int, bool]:
-    from becl.sweep import device_here
+    from becl.sweep_command import device_here
 
     kind, memory, accelerator = device_here()
     return kind, memory, accelerator

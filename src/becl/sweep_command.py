@@ -100,19 +100,31 @@ def sweep_command(command: SweepCommand) -> int:
         for line in describe(make_plan(sweep, cells, device, jobs.group, recorded), out, device):
             print(line)
         return 0
-    from becl.commands import check_writable
     from becl.lock import locked
 
-    known = make_plan(sweep, cells, H200, jobs.group, recorded)
+    conductor = Conductor(make_plan(sweep, cells, H200, jobs.group, recorded), out, jobs.retries)
+    if conductor.over:
+        return conclude(conductor, interrupted=False)
+    with begun(out), locked(out), executor_of(command, jobs) as executor:
+        plan = make_plan(sweep, cells, executor.device(), jobs.group, recorded_jobs(out))
+        record(plan, sweep.name, out)
+        return conduct(plan, out, executor, jobs.retries)
+
+
+@contextlib.contextmanager
+def begun(out: Path) -> Iterator[None]:
+    """A sweep's folder, which is taken away again where nothing can begin."""
+    from becl.commands import check_writable
+
+    missing = [folder for folder in (out, *out.parents) if not folder.exists()]
     check_writable(out)
-    with locked(out):
-        conductor = Conductor(known, out, jobs.retries)
-        if conductor.over:
-            return conclude(conductor, interrupted=False)
-        with executor_of(command, jobs) as executor:
-            plan = make_plan(sweep, cells, executor.device(), jobs.group, recorded)
-            record(plan, sweep.name, out)
-            return conduct(plan, out, executor, jobs.retries)
+    try:
+        yield
+    except UserError:
+        for folder in missing:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise
 
 
 def wanted(words: Sequence[str]) -> tuple[bool, str]:
