@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from importlib.metadata import version
 
@@ -13,6 +14,9 @@ if version("jax").startswith("0.10."):  # Later ones end when they are given the
 import jax
 import pytest
 from jaxtyping import install_import_hook
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # As a shell has it for what it starts in the background.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _hook = install_import_hook("becl", "beartype.beartype")
 
