@@ -402,13 +402,15 @@ def pace(plan: Plan, out: Path, states: Mapping[str, str], running: set[str]) ->
     """Steps a second of what runs now, and seconds that are left."""
     facts = {name: working(out, name) for name in running}
     rate = sum((float(one.get("rate", 0.0)) for one in facts.values() if one.get("unit") == "steps"), 0.0)
+    stages = {job.stage: [one for one in plan.jobs if one.stage == job.stage] for job in plan.jobs if job.work}
+    seconds = {stage: seconds_each(jobs, out, states, facts) for stage, jobs in stages.items()}
+    if seconds.get("finetune") == float("inf"):  # Until there is one, it is thought to be as fast as pretraining.
+        seconds["finetune"] = seconds.get("pretrain", float("inf"))
     left = 0.0
-    for stage in dict.fromkeys(job.stage for job in plan.jobs):
-        jobs = [job for job in plan.jobs if job.stage == stage and job.work]
-        work = sum(
-            job.work - int(facts.get(job.name, {}).get("done", 0)) for job in jobs if states[job.name] not in ENDED
-        )
-        left += work * seconds_each(jobs, out, states, facts) if work else 0.0
+    for stage, jobs in stages.items():
+        todo = [job for job in jobs if states[job.name] not in ENDED]
+        work = sum(job.work - int(facts.get(job.name, {}).get("done", 0)) for job in todo)
+        left += work * seconds[stage] if work else 0.0
     return rate, left / max(len(running), 1)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from becl.cores import available_cores
 from becl.errors import Failed, UserError
+from becl.progress import say
 from becl.sweep_jobs import LOST, STOPPED, Ended, Order
 from becl.sweep_plan import Device
 
@@ -64,6 +65,8 @@ class OnRay:
 
     def __init__(self, address: str | None, cpus: int | None, gpus: float | None):
         own = address is None
+        if not own and os.environ.get("RAY_AUTH_MODE") != "token":
+            say("RAY_AUTH_MODE is not token: whoever reaches the cluster's port may run programs there as you")
         self._ray = ray = load_ray(address)
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "configure_logging": True}
         try:
