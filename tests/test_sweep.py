@@ -414,6 +414,29 @@ steps = [5000, 6000]
     assert all("--scratch" in job.words and "--skill" not in job.words and not job.needs for job in scratch)
 
 
+def test_from_scratch_learns_as_the_others_do():
+    text = """
+[pretrain]
+domains = "walker"
+methods = ["rnd", "ddpg"]
+steps = 5000
+hidden = 8
+envs = 4
+precision = "float32"
+normalize_obs = true
+set = ["batch=32", "random_steps=200", "replay.gamma=0.9", "replay.capacity=3000", "learner.stddev=0.1"]
+[finetune]
+tasks = "walker_run"
+steps = 5000
+set = ["random_steps=100"]
+"""
+    cells = planned(text).cells
+    pretrained, scratch = (cells[f"finetune/walker-{method}"].made.run for method in ("rnd", "ddpg"))
+    for name in ("batch", "envs", "precision", "random_steps", "replay", "learner", "steps_per_update"):
+        assert getattr(pretrained, name) == getattr(scratch, name), name
+    assert (scratch.batch, scratch.random_steps, scratch.replay.gamma) == (32, 100, 0.9)
+
+
 def test_a_job_gets_no_name_that_another_has():
     """A block's name may look like the seeds, or the task, of another block's job."""
     text = """

@@ -4,6 +4,7 @@ Runs that share a compiled program, that is differ only in seeds or tasks, are g
 planned it stays as it is, whatever machine the sweep goes on with: jobs are kept in the sweep's folder.
 """
 
+import dataclasses
 import functools
 import json
 import shlex
@@ -181,9 +182,7 @@ def finetune_cells(block: Block, pretrained: Iterable[Cell]) -> Iterator[Cell]:
             continue
         for label, options in block.variants(PRETRAINED_ONLY if scratch else ()):
             if scratch:
-                given = parse_options(PretrainCommand, "pretrain", source.words)
-                own = {name: getattr(given, name) for name in SCRATCH_TOO if getattr(given, name) is not None}
-                options = own | options
+                options = scratch_options(parse_options(PretrainCommand, "pretrain", source.words), options)
             words = ["--scratch", *to_words(options)] if scratch else to_words(options)
             folder = [] if scratch else [f"{OUT}/{source.name}"]
             name = named("finetune", source.name.partition("/")[2], block.values.get("name", ""), label)
@@ -200,6 +199,20 @@ def finetune_cells(block: Block, pretrained: Iterable[Cell]) -> Iterator[Cell]:
                        None if scratch else source.name)  # fmt: skip
     if used and (other := [task for task in block.names("tasks") if task not in {*used, "all"}]):
         raise block.wrong(f"tasks: {other[0]} is of no domain that the block is about", "tasks")
+
+
+def scratch_options(given: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """Options of a run from scratch, with those of the block that pretrains the others which they inherit too."""
+    from becl.offpolicy import OffPolicy
+
+    loop = {field.name for field in dataclasses.fields(OffPolicy)}
+    settings = [setting for setting in given.set if setting.partition("=")[0].partition(".")[0] in loop]
+    settings = [setting for setting in settings if not setting.startswith("replay.capacity=")]
+    settings += ["learner.normalize=true"] if given.normalize_obs else []
+    settings += options.get("set", [])
+    own = {name: getattr(given, name) for name in SCRATCH_TOO if getattr(given, name) is not None}
+    last = {setting.partition("=")[0]: setting for setting in settings}
+    return own | options | ({"set": list(last.values())} if last else {})
 
 
 def tasks_of(block: Block, domain: str) -> tuple[str, ...]:
