@@ -35,7 +35,8 @@ def test_gymnasium_has_nothing_to_object(name: str):
         warnings.simplefilter("always")
         check_env(env, skip_render_check=True)
     env.close()
-    messages = [str(warning.message) for warning in caught]
+    # What dm_control does with a newer NumPy is no concern of theirs.
+    messages = [str(warning.message) for warning in caught if "dm_control" not in warning.filename]
     assert [text for text in messages if not any(known in text for known in UNBOUNDED)] == []
 
 
