@@ -1,6 +1,5 @@
 """Shapes and types written in signatures are checked while tests run, and only then."""
 
-import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -11,7 +10,6 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 if version("jax").startswith("0.10."):  # Later ones end when they are given the first of these.
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_cpu_multi_thread_eigen=false")
 
-import jax
 import pytest
 from jaxtyping import install_import_hook
 
@@ -23,11 +21,8 @@ _hook = install_import_hook("becl", "beartype.beartype")
 
 @pytest.fixture(autouse=True, scope="module")
 def _forget_programs() -> Iterator[None]:
-    """Each compiled program keeps dozens of memory maps, of which Linux gives a process 65,530: a whole suite's would
-    end it."""
+    """A whole suite's would end the process."""
     yield
-    from becl.offpolicy import programs
+    from becl.offpolicy import forget_programs
 
-    programs.cache_clear()
-    jax.clear_caches()
-    gc.collect()
+    forget_programs()

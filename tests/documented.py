@@ -35,6 +35,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from becl.folder import folder_name
+
 ROOT = Path(__file__).parents[1]
 
 # The most that an option may be. It is also given where a page leaves it out.
@@ -367,19 +369,15 @@ def output_of(command: str, alone: list[str], options: dict[str, Any]) -> str | 
     if command == "theory":
         return "runs/theory"
     if command == "pretrain":
-        return f"runs/{folder_of('pretrain', alone[0], options.get('method', 'becl'))}"
+        return f"runs/{folder_name('pretrain', alone[0], options.get('method', 'becl'))}"
     if command == "maze":
         return "demo" if "demo" in options else f"runs/maze-{options.get('study', 'comparison')}"
     if alone:
         config = json.loads(Path(alone[0], "config.json").read_text())
         domain = config["env"] if ":" in config["env"] else config["env"].partition("_")[0]
-        return f"runs/{folder_of('finetune', domain, config['method'])}"
+        return f"runs/{folder_name('finetune', domain, config['method'])}"
     task = options["task"] if isinstance(options["task"], str) else options["task"][0]
     return f"runs/finetune-{task.partition('_')[0]}-ddpg"
-
-
-def folder_of(*words: str) -> str:
-    return "-".join(re.sub(r"[^\w.-]+", "-", word) for word in words)
 
 
 def check_exists(words: list[str], where: str) -> None:

@@ -24,7 +24,7 @@ import pytest
 import safetensors.numpy
 
 import becl
-from becl import cli, sweep_command, sweep_jobs, sweep_ray
+from becl import cli, offpolicy, sweep_command, sweep_jobs, sweep_ray
 from becl.cli import main, parse_options
 from becl.commands import (
     FinetuneCommand,
@@ -761,7 +761,7 @@ class Terminal(io.StringIO):
 def test_in_one_process_programs_are_forgotten_now_and_then(monkeypatch: pytest.MonkeyPatch):
     events = []
     monkeypatch.setattr(sweep_command, "run_job", lambda order: events.append("job") or Ended(0))
-    monkeypatch.setattr(sweep_command, "forget_programs", lambda: events.append("forget"))
+    monkeypatch.setattr(offpolicy, "forget_programs", lambda: events.append("forget"))
     here = sweep_command.Here()
     for _ in range(40):
         here.submit(order_of(["envs"]))

@@ -24,10 +24,10 @@ from becl import commands, evaluate_command, finetuning, plugins, pretraining
 from becl.callbacks import Callback, Row
 from becl.envs.foreign import hand_over, is_foreign, make_foreign
 from becl.errors import Failed, UserError
-from becl.evaluate_command import Evaluation, snapshots
+from becl.evaluate_command import Evaluation
 from becl.export import ExportCommand, export_command, find_policy
 from becl.finetuning import Finetuning, Transfer, load_finetuning, make_finetuning
-from becl.folder import folder_name, open_folder, read_config
+from becl.folder import folder_name, kept_snapshots, open_folder, read_config
 from becl.networks import Precision
 from becl.policy import Skill, fold
 from becl.pretraining import Pretraining, load_pretraining, make_pretraining
@@ -80,7 +80,7 @@ class Run:
     @property
     def snapshots(self) -> list[int]:
         """Steps after which the networks of all seeds were kept."""
-        return sorted(set.intersection(*(set(snapshots(self.folder, seed)) for seed in self.seeds)))
+        return sorted(set.intersection(*(set(kept_snapshots(self.folder, seed)) for seed in self.seeds)))
 
     @property
     def metrics(self) -> list[Row]:
@@ -187,7 +187,7 @@ def pretrain(
         objective_obs=numbers,
         normalize_obs=normalize_obs,
         settings=set,
-        log_every=commands.log_interval(steps) if log_every is None else log_every,
+        log_every=log_every,
     )
     commands.check_interval(checkpoint_every)
     folder = Path(out) if out is not None else Path("runs") / folder_name("pretrain", name, method)

@@ -257,13 +257,8 @@ def pretraining_of(command: PretrainCommand) -> Any:
         objective_obs=command.objective_obs,
         normalize_obs=command.normalize_obs,
         settings=command.set,
-        log_every=log_interval(command.steps) if command.log_every is None else command.log_every,
+        log_every=command.log_every,
     )
-
-
-def log_interval(steps: int) -> int:
-    """Often enough for a curve."""
-    return max(1, min(10_000, steps // 20))
 
 
 def loggers(wandb: str | None) -> list[Any]:

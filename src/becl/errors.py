@@ -16,5 +16,10 @@ def unknown(kind: str, name: str, allowed: Iterable[str]) -> UserError:
     return UserError(f"unknown {kind} {name!r}: {hint}allowed: {', '.join(allowed)}")
 
 
+def brief(error: BaseException) -> str:
+    """An error of somebody else's in one line."""
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
+
+
 class Failed(Exception):
     """A run that cannot go on: one line of what happened and what to try."""

@@ -119,7 +119,9 @@ def resolve(command: EvaluateCommand) -> Request:
 
 def choose_snapshot(folder: Path, seeds: Sequence[int], wanted: int | None) -> int:
     """The snapshot asked for, or the last that all seeds have."""
-    kept = [snapshots(folder, seed) for seed in seeds]
+    from becl.folder import kept_snapshots
+
+    kept = [kept_snapshots(folder, seed) for seed in seeds]
     if empty := [seed for seed, steps in zip(seeds, kept, strict=True) if not steps]:
         raise UserError(f"{folder} has no snapshot of seed {empty[0]} yet")
     common = sorted(set.intersection(*map(set, kept)))
@@ -130,11 +132,6 @@ def choose_snapshot(folder: Path, seeds: Sequence[int], wanted: int | None) -> i
     if wanted not in common:
         raise UserError(f"--snapshot {wanted}: {folder} has {_listed(common)}")
     return wanted
-
-
-def snapshots(folder: Path, seed: int) -> list[int]:
-    found = (path.stem.partition("-")[2] for path in (folder / f"seed-{seed}").glob("snapshot-*.safetensors"))
-    return sorted(int(steps) for steps in found if steps.isdigit())
 
 
 def choose_tasks(env: str, wanted: Sequence[str]) -> list[str]:

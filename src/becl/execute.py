@@ -20,6 +20,7 @@ from typing import Any
 
 from becl import plugins
 from becl.cores import available_cores
+from becl.errors import brief
 from becl.progress import Progress, progress
 from becl.study import Study, train_seeds, unfinished
 
@@ -65,15 +66,10 @@ def _execute_here(study: Study, groups: list[tuple[str, list[int]]], out: Path, 
         try:
             train_seeds(study, label, seeds, out, functools.partial(shown.advance, seeds=len(seeds)))
         except Exception as error:  # Reported at the end; other runs go on.
-            failures.append(f"{label} seeds {', '.join(map(str, seeds))}: {_brief(error)}")
+            failures.append(f"{label} seeds {', '.join(map(str, seeds))}: {brief(error)}")
         for seed in seeds:
             shown.end(label, seed)
     return failures
-
-
-def _brief(error: Exception) -> str:
-    """An error in one line."""
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
 
 
 @dataclass
@@ -187,7 +183,7 @@ def _work(pipe: Any, words: list[str], pickled: bytes, out: Path, core: int | No
             except BrokenPipeError:
                 raise
             except Exception as error:  # Reported by the parent; other seeds go on.
-                pipe.send(("failed", _brief(error)))
+                pipe.send(("failed", brief(error)))
             else:
                 pipe.send(("done", None))
 

@@ -41,7 +41,7 @@ from becl.envs.simulations import Step
 from becl.envs.spec import EnvSpec
 from becl.errors import Failed, UserError, unknown
 from becl.failures import explained
-from becl.folder import named_arrays, place_arrays, read_config, save_arrays, to_csv, write_text
+from becl.folder import kept_snapshots, named_arrays, place_arrays, read_config, save_arrays, to_csv, write_text
 from becl.lock import locked
 from becl.log import Log, lane_name, readable, short
 from becl.networks import Precision
@@ -51,7 +51,6 @@ from becl.objectives.extrinsic import Extrinsic
 from becl.offpolicy import Diverged, OffPolicy, Restorable, RunState, blamed, train
 from becl.plugins import without_plugins
 from becl.pretraining import (
-    SNAPSHOTS,
     Pretraining,
     apply_setting,
     check_run,
@@ -296,15 +295,8 @@ def resolve_tasks(tasks: Sequence[str], made: Pretraining | None) -> tuple[str, 
 
 def find_snapshot(source: Path, seeds: Sequence[int], step: int | None, planned: Pretraining | None = None) -> int:
     """The snapshot asked for, or the last that all seeds have, or will have."""
-    kept = (
-        [{one for one in SNAPSHOTS if one < planned.steps} | {planned.steps}]
-        if planned is not None
-        else [
-            {int(p.stem.partition("-")[2]) for p in (source / f"seed-{s}").glob("snapshot-*.safetensors")}
-            for s in seeds
-        ]
-    )
-    common = sorted(set.intersection(*kept)) if kept else []
+    kept = [kept_snapshots(source, seed) if planned is None else planned.snapshots for seed in seeds]
+    common = sorted(set.intersection(*map(set, kept))) if kept else []
     if not common:
         raise UserError(f"{source} has no snapshot that all of its seeds {', '.join(map(str, seeds))} have")
     if step is None:

@@ -68,6 +68,12 @@ def read_pretraining(folder: Path) -> dict[str, Any]:
     return config
 
 
+def kept_snapshots(folder: Path, seed: int) -> list[int]:
+    """Steps after which the networks of a seed were kept."""
+    found = (path.stem.partition("-")[2] for path in (folder / f"seed-{seed}").glob("snapshot-*.safetensors"))
+    return sorted(int(steps) for steps in found if steps.isdigit())
+
+
 def same_settings(config: dict[str, Any], folder: Path) -> None:
     """Refuses to go on with a run that this version would run otherwise."""
     if place := difference(bare(read_config(folder)), json.loads(json.dumps(config))):

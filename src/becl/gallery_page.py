@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 from becl.errors import UserError
-from becl.evaluate_command import snapshots
+from becl.folder import kept_snapshots
 from becl.gallery import pace_of, set_camera, unit_of
 from becl.gallery_numbers import Numbers, label, numbers_of, table
 from becl.gallery_scene import Stage, stage_of
@@ -130,7 +130,7 @@ class Page:
         self._snapshot.on_update(lambda event: self._from_visitor(event, self._change_snapshot))
 
     def _snapshots(self, seed: int) -> list[str]:
-        return [str(steps) for steps in snapshots(self.look.folder, seed)]
+        return [str(steps) for steps in kept_snapshots(self.look.folder, seed)]
 
     @staticmethod
     def _from_visitor(event: Any, act: Any) -> None:

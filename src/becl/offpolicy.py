@@ -7,6 +7,7 @@ updates run side by side. With one environment this is the published order to th
 
 import contextlib
 import functools
+import gc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
@@ -344,6 +345,13 @@ GPU_OPTIONS: dict[str, Any] = {
     "xla_gpu_command_buffer_scheduling_mode": "CONCURRENT",
     "xla_gpu_dot_merger_threshold_mb": 0,
 }
+
+
+def forget_programs() -> None:
+    """Those of runs that have ended: each maps dozens of pieces into memory, of which Linux gives a process 65,530."""
+    programs.cache_clear()
+    jax.clear_caches()
+    gc.collect()
 
 
 @functools.cache

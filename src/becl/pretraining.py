@@ -68,6 +68,11 @@ class Pretraining:
     log_every: int = 10_000
     """Steps of each seed between two rows of metrics."""
 
+    @property
+    def snapshots(self) -> list[int]:
+        """Steps after which the networks are kept, the last ones too."""
+        return [*(step for step in SNAPSHOTS if step < self.steps), self.steps]
+
     def config(self) -> dict[str, Any]:
         """What must agree for two commands to share a folder."""
         return {"command": "pretrain", **{f.name: to_dict(getattr(self, f.name)) for f in dataclasses.fields(self)}}
@@ -86,9 +91,11 @@ def make_pretraining(
     objective_obs: str | None = None,
     normalize_obs: bool = False,
     settings: Iterable[str] = (),
-    log_every: int = 10_000,
+    log_every: int | None = 10_000,
 ) -> Pretraining:
     """A run with URLB's sizes, changed by settings `PATH=VALUE`; validated, nothing allocated yet."""
+    if log_every is None:  # Often enough for a curve.
+        log_every = max(1, min(10_000, steps // 20))
     if method not in METHODS:
         raise unknown("method", method, METHODS)
     spec = spec_of(env)
@@ -439,7 +446,7 @@ def pretrain(
             stack.callback(log.close)
             step = 0 if found is None else found.loop.number * made.run.envs
             spent = 0.0 if found is None else float(found.about["seconds"])
-        keep = [snapshot for snapshot in SNAPSHOTS if step < snapshot < made.steps]
+        keep = [snapshot for snapshot in made.snapshots if step < snapshot < made.steps]
         if found is not None:
             say(f"goes on after {step:,} steps")
             if shown is not None:

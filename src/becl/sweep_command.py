@@ -195,6 +195,8 @@ class Here:
         ended = run_job(order)
         self._ran += 1
         if self._ran % REUSED == 0:
+            from becl.offpolicy import forget_programs
+
             forget_programs()
         return [(order.name, ended)]
 
@@ -203,19 +205,6 @@ class Here:
 
     def close(self) -> None:
         pass
-
-
-def forget_programs() -> None:
-    """Those of jobs that have ended: what they map into memory would end a process of a few hundred jobs."""
-    import gc
-
-    import jax
-
-    from becl.offpolicy import programs
-
-    programs.cache_clear()
-    jax.clear_caches()
-    gc.collect()
 
 
 @contextlib.contextmanager

@@ -86,11 +86,9 @@ def cost_of(jobs: Sequence[Job], cells: Mapping[str, Cell], device: str, rates: 
 
 def disk_of(job: Job, cell: Cell) -> int:
     """Bytes of networks that are kept; checkpoints come and go."""
-    from becl.pretraining import SNAPSHOTS
-
     if job.stage == "maze":
         return job.runs * MAZE_RUN
-    times = 1 + sum(step < cell.made.steps for step in SNAPSHOTS) if job.stage == "pretrain" else 1
+    times = len(cell.made.snapshots) if job.stage == "pretrain" else 1
     return job.runs * times * kept_bytes(cell.made.run)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from becl.cores import available_cores
-from becl.errors import Failed, UserError
+from becl.errors import Failed, UserError, brief
 from becl.progress import say
 from becl.sweep_jobs import LOST, STOPPED, Ended, Order
 from becl.sweep_plan import Device
@@ -78,7 +78,7 @@ class OnRay:
                     ray.init(address=address, **quiet)
         except (ConnectionError, RuntimeError, TimeoutError, ray.exceptions.RayError) as error:
             if own:
-                raise UserError(f"Ray does not start on this machine: {first_line(error)}") from None
+                raise UserError(f"Ray does not start on this machine: {brief(error)}") from None
             raise UserError(f"--ray-address {address}: the cluster does not let us in: {refusal(error)}") from None
         self.nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         most = max(node.get("GPU", 0) for node in self.nodes)
@@ -150,9 +150,9 @@ class OnRay:
         except (errors.TaskCancelledError, KeyboardInterrupt):
             return Ended(STOPPED)
         except errors.RayTaskError as error:
-            return Ended(1, first_line(error.cause) if error.cause else first_line(error))
+            return Ended(1, brief(error.cause) if error.cause else brief(error))
         except errors.RayError as error:
-            return Ended(LOST, f"its process is gone ({first_line(error)})")
+            return Ended(LOST, f"its process is gone ({brief(error)})")
 
     def stop(self) -> Iterator[tuple[str, Ended]]:
         """Has all jobs end after a checkpoint."""
@@ -170,7 +170,7 @@ class OnRay:
         try:
             yield
         except self._ray.exceptions.RayError as error:
-            raise Failed(f"the cluster is gone: {first_line(error)}; the same command goes on") from None
+            raise Failed(f"the cluster is gone: {brief(error)}; the same command goes on") from None
 
 
 @contextlib.contextmanager
@@ -201,18 +201,13 @@ def refusal(error: BaseException) -> str:
         return "it has another token; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN as it is on the cluster"
     if "resolve node to connect" in told:
         return "none of its nodes is on this machine; make it one with `ray start --address`"
-    return first_line(error)
+    return brief(error)
 
 
 def last_line(error: BaseException) -> str:
     """Of a traceback, what it is about."""
     lines = str(error).strip().splitlines()
     return lines[-1].strip() if lines else type(error).__name__
-
-
-def first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def work(order: Order) -> tuple[int, str]:
