@@ -1,0 +1,139 @@
+"""What checkpoints of a full replay cost a run, at the default interval.
+
+    python -m benchmarks.checkpoint                                 sizes of a laptop
+    python -m benchmarks.checkpoint --full --precision bf16         URLB's sizes, one seed and eight, for a GPU
+
+The replay is filled with noise, then stretches of the real loop with one checkpoint alternate with stretches without.
+A checkpoint holds as many new rows of the replay as there are in an interval. Its cost is what a stretch takes longer
+by, and the overhead that cost over the time of an interval.
+"""
+
+import argparse
+import contextlib
+import itertools
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from becl.coverage import Coverage, grid_of
+from becl.log import Log
+from becl.offpolicy import RunState, train
+from becl.pretraining import CHECKPOINT_EVERY, Pretraining, device_name, make_envs, make_pretraining, seed_keys, size
+from becl.recording import Recorder
+
+SMALL = ("batch=64", "replay.capacity=100000", "random_steps=1000")
+PAIRS = 4
+
+
+def fill(state: RunState) -> RunState:
+    """A replay that has been written to the end."""
+    replay, key = state.replay, jax.random.key(0)
+
+    def noise(field: jax.Array) -> jax.Array:
+        return field if field.dtype == bool else jax.random.normal(key, field.shape).astype(field.dtype)
+
+    steps = jax.jit(lambda steps: jax.tree.map(noise, steps), donate_argnums=0)(replay.steps)
+    written = jnp.full_like(replay.written, steps.last.shape[1])
+    return state._replace(replay=replay._replace(steps=steps, written=written))
+
+
+class Cost(NamedTuple):
+    """Seconds, if nothing else is said."""
+
+    interval: float
+    """Of as many steps as there are between checkpoints, without any."""
+    saving: float
+    """What one of them adds."""
+    standing: float
+    """For how long the loop stands still of that."""
+    whole: float
+    """Until the first, with the whole replay, is on the disk."""
+    disk: int
+    """Bytes of it."""
+
+
+def measure(made: Pretraining, stretch: float, folder: Path) -> Cost:
+    """With stretches of about so many seconds."""
+    run, keys = made.run, seed_keys(made.seeds)
+    with contextlib.ExitStack() as stack:
+        environments = make_envs(made.env, run.envs * len(made.seeds), made.seeds)
+        stack.enter_context(contextlib.closing(environments))
+        coverage = Coverage(grid_of(made.env), len(made.seeds))
+        log = Log(folder, [{"seed": seed} for seed in made.seeds], run.envs, made.log_every, coverage)
+        stack.callback(log.close)
+        recorder = Recorder(run, keys, environments, folder / "checkpoint", made.config(), print)
+        stack.callback(recorder.close)
+        loop = train(run, environments, keys, 10**9, prepare=fill)
+
+        def save() -> float:
+            began = time.perf_counter()
+            now = next(loop)
+            recorder.save(now.step, now.loop, log, {}, {})
+            return time.perf_counter() - began
+
+        def steps(count: int) -> float:
+            began, last = time.perf_counter(), None
+            for now in itertools.islice(loop, count):
+                log.add(now.metrics, now.outcome)
+                last = now.metrics
+            jax.block_until_ready(last)
+            return time.perf_counter() - began
+
+        steps(run.random_steps // run.envs + 10)  # Compiles.
+        count = max(10, int(stretch / (steps(10) / 10)))
+        began = time.perf_counter()
+        save()
+        recorder._settle()
+        whole = time.perf_counter() - began
+        disk = sum(path.stat().st_size for path in (folder / "checkpoint").iterdir())
+        calm, busy, standing = [], [], []
+        for _ in range(PAIRS):
+            calm.append(steps(count))
+            # As if the last one were an interval ago.
+            recorder._rows -= CHECKPOINT_EVERY // run.envs
+            standing.append(save())
+            busy.append(standing[-1] + steps(count - 1))
+            recorder._settle()
+    usual = statistics.median(calm)
+    interval = usual / (count * run.envs) * CHECKPOINT_EVERY
+    return Cost(interval, statistics.median(busy) - usual, statistics.median(standing), whole, disk)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--env", default="walker")
+    parser.add_argument("--full", action="store_true", help="URLB's sizes instead of a laptop's")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--precision", default="tf32")
+    parser.add_argument("--stretch", type=float, default=5.0, help="seconds of a stretch")
+    args = parser.parse_args()
+    sizes = {} if args.full else {"hidden": 64, "settings": SMALL}
+    print(f"{args.env} · {device_name()} · jax {jax.__version__} · {'URLB sizes' if args.full else 'small networks'}")
+    columns = ("seeds", "an interval, s", "a checkpoint adds, s", "loop stands still, s", "overhead")
+    columns += ("with the whole replay, s", "on disk", "device memory")
+    print("\n| " + " | ".join(columns) + " |\n" + "|---" * len(columns) + "|")
+    for count in args.seeds:
+        made = make_pretraining(args.env, "becl", tuple(range(count)), precision=args.precision, **sizes)
+        with tempfile.TemporaryDirectory() as folder:
+            cost = measure(made, args.stretch, Path(folder))
+        peak = (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
+        cells = (
+            count,
+            f"{cost.interval:.1f}",
+            f"{cost.saving:.2f}",
+            f"{cost.standing:.2f}",
+            f"{cost.saving / cost.interval:.1%}",
+            f"{cost.whole:.1f}",
+            size(cost.disk),
+            size(peak) if peak else "",
+        )
+        print("| " + " | ".join(map(str, cells)) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
