@@ -109,7 +109,7 @@ def main() -> None:
     parser.add_argument("--env", default="walker")
     parser.add_argument("--full", action="store_true", help="URLB's sizes instead of a laptop's")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 8])
-    parser.add_argument("--precision", default="tf32")
+    parser.add_argument("--precision", default="auto")
     parser.add_argument("--stretch", type=float, default=5.0, help="seconds of a stretch")
     args = parser.parse_args()
     sizes = {} if args.full else {"hidden": 64, "settings": SMALL}

@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--env", default="walker")
     parser.add_argument("--full", action="store_true", help="URLB's sizes instead of a laptop's")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 8])
-    parser.add_argument("--precision", nargs="+", default=["tf32"])
+    parser.add_argument("--precision", nargs="+", default=["auto"])
     parser.add_argument("--envs", type=int, default=None)
     args = parser.parse_args()
     sizes = {} if args.full else {"hidden": 64, "settings": SMALL}

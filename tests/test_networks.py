@@ -1,5 +1,7 @@
 """Layers whose gradients are written by hand against JAX's own, what bfloat16 costs, and the optimiser by loops."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 
 from becl.ddpg import DDPG
 from becl.envs.spec import EnvSpec
-from becl.networks import Adam, Network, compute_dtype, computing, init_trunk, product, relu, squash
+from becl.networks import Adam, Network, compute_dtype, computing, fastest, init_trunk, product, relu, squash
 from becl.replay import Transitions
 from becl.skills import OneHot
 
@@ -82,6 +84,25 @@ def test_precision_ends_with_its_block():
     with pytest.raises(KeyError), computing("bf16"):
         raise KeyError
     assert compute_dtype() == jnp.float32
+
+
+@pytest.mark.parametrize(
+    ("platform", "capability", "expected"),
+    [
+        ("gpu", "9.0", "bf16"),
+        ("gpu", "8.0", "bf16"),
+        ("gpu", "10.3", "bf16"),
+        ("gpu", "7.5", "tf32"),
+        ("tpu", None, "bf16"),
+        ("cpu", None, "tf32"),
+    ],
+)
+def test_the_default_suits_the_device(monkeypatch, platform, capability, expected):
+    about = {} if capability is None else {"compute_capability": capability}
+    monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(platform=platform, **about)])
+    assert fastest() == expected
+    with computing("auto"):
+        assert compute_dtype() == (jnp.bfloat16 if expected == "bf16" else jnp.float32)
 
 
 def test_bf16_is_inside_and_float32_outside():

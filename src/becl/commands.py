@@ -203,8 +203,8 @@ class PretrainCommand:
     """Environments a seed, stepped together; 1 is the published schedule to the letter."""
     hidden: int | None = None
     """Width of all networks, 1024 by default; 256 is fit for a laptop."""
-    precision: Literal["float32", "tf32", "bf16"] | None = None
-    """Of matrix products; weights and optimisers are always float32."""
+    precision: Literal["auto", "float32", "tf32", "bf16"] | None = None
+    """Of matrix products; by default bf16 where the device is made for it. Weights and optimisers stay float32."""
     objective_obs: str | None = None
     """What of an observation the objective sees: numbers (0:2, or 0,3,7) or named parts (height); everything by
     default."""
@@ -303,7 +303,7 @@ class FinetuneCommand:
     """Environments a run, stepped together; those of the pretraining by default."""
     hidden: int | None = None
     """Width of the networks with --scratch, 1024 by default."""
-    precision: Literal["float32", "tf32", "bf16"] | None = None
+    precision: Literal["auto", "float32", "tf32", "bf16"] | None = None
     """Of matrix products; that of the pretraining by default."""
     set: tuple[str, ...] = ()
     """Any other option as OPTION=VALUE, for example warmup=policy random_steps=0."""

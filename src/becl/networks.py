@@ -18,9 +18,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-Precision = Literal["float32", "tf32", "bf16"]
+Rounding = Literal["float32", "tf32", "bf16"]
+Precision = Literal["auto", "float32", "tf32", "bf16"]
+"""`auto` is bf16 on devices made for it, and tf32 elsewhere."""
 
-_PRECISION: contextvars.ContextVar[Precision] = contextvars.ContextVar("precision", default="tf32")
+_ROUNDING: contextvars.ContextVar[Rounding] = contextvars.ContextVar("rounding", default="tf32")
 
 
 @contextlib.contextmanager
@@ -29,17 +31,26 @@ def computing(precision: Precision) -> Iterator[None]:
 
     float32 and tf32 round as they say (a CPU has no tf32 and keeps float32); bf16 also keeps hidden layers in it.
     """
-    token = _PRECISION.set(precision)
+    rounding = fastest() if precision == "auto" else precision
+    token = _ROUNDING.set(rounding)
     try:
-        with jax.default_matmul_precision("float32" if precision == "float32" else "default"):
+        with jax.default_matmul_precision("float32" if rounding == "float32" else "default"):
             yield
     finally:
-        _PRECISION.reset(token)
+        _ROUNDING.reset(token)
+
+
+def fastest() -> Rounding:
+    """bf16 on TPUs and on NVIDIA's cards since Ampere; others have no units for it, and are slower with it."""
+    device = jax.devices()[0]
+    capability = str(getattr(device, "compute_capability", "0")).partition(".")[0]
+    made_for_it = device.platform == "tpu" or (device.platform == "gpu" and int(capability) >= 8)
+    return "bf16" if made_for_it else "tf32"
 
 
 def compute_dtype() -> jnp.dtype:
     """Of hidden layers."""
-    return jnp.dtype(jnp.bfloat16 if _PRECISION.get() == "bf16" else jnp.float32)
+    return jnp.dtype(jnp.bfloat16 if _ROUNDING.get() == "bf16" else jnp.float32)
 
 
 # Products with fewer rows of weights cost little, and what comes in (observations, codes) is worth more bits.

@@ -148,7 +148,7 @@ class OffPolicy:
     """Which skill acts."""
     objective_obs: tuple[int, ...] = ()
     """Numbers of an observation that the objective sees, such as a position; empty: all of them."""
-    precision: Precision = "tf32"
+    precision: Precision = "auto"
     """Of matrix products; see `becl.networks.computing`."""
 
     def __post_init__(self) -> None:
