@@ -68,9 +68,9 @@ def begin(args: Sequence[str]) -> int:
         print(usage())
         return 0 if args else 2
     if args[0] in ("-V", "--version"):
-        from importlib.metadata import version
+        from becl.provenance import own_version
 
-        print(f"becl {version('becl')}")
+        print(f"becl {own_version() or '(not installed)'}")
         return 0
     if args[0] not in HELP:
         raise unknown("command", args[0], HELP)

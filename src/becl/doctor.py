@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from becl.errors import UserError
+from becl.provenance import own_version
 
 Status = Literal["ok", "note", "broken"]
 LIBRARIES = ("jaxlib", "numpy", "mujoco", "dm_control", "gymnasium", "jax", "equinox", "safetensors")
@@ -208,12 +209,7 @@ def final_line(error: str) -> str:
 
 
 def check_python() -> list[Line]:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        own = version("becl")
-    except PackageNotFoundError:
-        own = "not installed, run from its source"
+    own = own_version() or "not installed, run from its source"
     system = f"{platform.system()} {platform.release()}, {platform.machine()}"
     data = {"python": platform.python_version(), "becl": own, "system": system}
     return [Line("python", "ok", f"Python {data['python']}, becl {own}, {system}", data=data)]

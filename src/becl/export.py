@@ -26,6 +26,7 @@ import tyro
 from becl.errors import UserError, unknown
 from becl.evaluate_command import check_place, choose_snapshot
 from becl.policy import Act, fold
+from becl.provenance import own_version
 
 if TYPE_CHECKING:
     from becl.ddpg import Actor
@@ -283,8 +284,6 @@ def describe(
     run: "OffPolicy", env: str, method: str, seed: int, step: int, skill: np.ndarray, name: str
 ) -> dict[str, Any]:
     """What goes into a file beside its arrays."""
-    from importlib.metadata import PackageNotFoundError, version
-
     from becl.envs import maze
     from becl.envs.foreign import is_foreign
 
@@ -292,12 +291,8 @@ def describe(
     if is_foreign(env):
         ends = "the ends of the environment's own range"
     learner: Any = run.learner
-    try:
-        own = version("becl")
-    except PackageNotFoundError:  # Run from a source tree.
-        own = ""
     return {
-        "becl": own,
+        "becl": own_version() or "",
         "env": env,
         "task": "",
         "method": method,

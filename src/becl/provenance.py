@@ -16,18 +16,22 @@ def device_name() -> str:
     return kind if devices == 1 else f"{devices} × {kind}"
 
 
-def provenance() -> dict[str, Any]:
+def own_version() -> str | None:
+    """None where becl is run from a source tree and not installed."""
     from importlib.metadata import PackageNotFoundError, version
 
+    try:
+        return version("becl")
+    except PackageNotFoundError:
+        return None
+
+
+def provenance() -> dict[str, Any]:
     import jax
 
-    try:
-        own = version("becl")
-    except PackageNotFoundError:  # Run from a source tree.
-        own = None
     return {
         "command": COMMAND.get(),
-        "becl": own,
+        "becl": own_version(),
         "device": device_name(),
         "jax": jax.__version__,
         "python": platform.python_version(),

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from becl.errors import UserError
-from becl.provenance import COMMAND
+from becl.provenance import COMMAND, own_version
 from becl.report_runs import Found, all_tasks, collect, counted, domain_of, listed, pretty_method
 
 if TYPE_CHECKING:
@@ -106,7 +106,8 @@ def render(found: Found, sections: Sequence["Section"], images: Mapping[str, str
         undefined=jinja2.StrictUndefined,
     )  # fmt: skip
     configurations = found.configurations
-    versions = {name: version(name) for name in ("becl", "numpy", "matplotlib")} | {"python": platform.python_version()}
+    versions = {"becl": own_version() or "not installed", "python": platform.python_version()}
+    versions |= {name: version(name) for name in ("numpy", "matplotlib")}
     facts = {
         "method": len({one.method for one in configurations}),
         "configuration": len(configurations),

@@ -25,7 +25,7 @@ def section_lines(section: "Section", figures: str) -> Iterator[str]:
         yield from ("", f"> {note}")
     for picture in section.pictures:
         yield from ("", f"![{picture.title}]({figures}/{picture.name}.png)")
-        yield from ("", f"*{picture.title}. {picture.caption}*")
+        yield from ("", f"*{picture.title}. {picture.caption}".strip() + "*")
     for table in section.tables:
         yield from ("", f"*{table.caption}*", "")
         yield from table_lines(table)

@@ -95,6 +95,8 @@ class Section:
     tables: list[Table] = field(default_factory=list)
     data: dict[str, list[Row]] = field(default_factory=dict)
     """CSV files by name."""
+    hint: str = ""
+    """What one can do with the page."""
 
 
 def build(found: Found, resamples: int) -> list[Section]:
@@ -156,9 +158,10 @@ def task_section(configurations: Sequence[Configuration]) -> Section:
         "Return on each task",
         [
             "Mean ± standard error over seeds of the undiscounted return of an episode at the end of finetuning, "
-            "with the deterministic policy. The highest mean of a task is bold. Point at a number for its seeds, "
-            "follow it to the commands that made it, and sort by a column with its arrow."
+            "with the deterministic policy. The highest mean of a task is bold."
         ],
+        hint="Point at a number for its seeds, follow it to the commands that made it, and sort by a column with its "
+        "arrow.",
         tables=[Table("tasks", "Return after finetuning", head, rows)],
         data={"tasks": data, "scores": score_rows(configurations)},
     )
@@ -611,13 +614,15 @@ def _measure_cell(texts: Sequence[str]) -> Cell:
     if not len(values):
         return Cell("–")
     mean, error, _ = summarise(values)
-    return Cell(f"{mean:.3g}" + ("" if math.isnan(error) else f" ± {error:.2g}"), mean)
+    shown = f"{mean:.0f}" if abs(mean) >= 1000 else f"{mean:.3g}"
+    return Cell(shown + ("" if math.isnan(error) else f" ± {error:.2g}"), mean)
 
 
 def published_section(configurations: Sequence[Configuration], overall: Aggregates) -> Section | None:
     """Ours and what others printed, side by side and nothing else: no statistic is made of published numbers."""
     comparable = [one for one in configurations if at_published_budget(one)]
-    sources = [one for one in published.sources() if published.table(one.name)]
+    printed = {source for one in comparable for theirs in published_returns(one).values() for source in theirs}
+    sources = [one for one in published.sources() if one.name in printed]
     rows, data = [], []
     for one in comparable:
         for task, theirs in published_returns(one).items():
@@ -655,7 +660,7 @@ def published_section(configurations: Sequence[Configuration], overall: Aggregat
             "budget are not shown beside them. The figure has one configuration a method, that nearest its defaults.",
             *(f"{one.label}: {one.citation}. {one.note}." for one in published.sources() if one.name in used),
         ],
-        pictures=published_pictures(comparable, sources[0]),
+        pictures=published_pictures(comparable, sources[0]) if sources else [],
         tables=tables,
         data={"published": data} if data else {},
     )
@@ -727,7 +732,7 @@ def other_published(comparable: Sequence[Configuration], overall: Aggregates) ->
         for row in published.rows(method=published_method(one.method)):
             if row.measure == "return":
                 continue
-            mine = Cell("–")
+            mine = None
             if row.measure == "sum":
                 what = f"sum of returns, {row.task}"
                 tasks = [task for task in EXPERT if domain_of(task) == row.task]
@@ -737,8 +742,9 @@ def other_published(comparable: Sequence[Configuration], overall: Aggregates) ->
                 what = f"{row.measure.replace('_', ' ')}, all tasks"
                 if one.label in overall:
                     mine = _interval_cell(overall[one.label][row.measure])
-            by = Cell(published.source(row.source).label)
-            made.append((row, [Cell(one.label), Cell(what), mine, _published_cell(row), by]))
+            if mine is not None:
+                by = Cell(published.source(row.source).label)
+                made.append((row, [Cell(one.label), Cell(what), mine, _published_cell(row), by]))
     return made
 
 
@@ -800,20 +806,29 @@ def ranges(numbers: Collection[int]) -> str:
 def option_table(configurations: Sequence[Configuration]) -> Table:
     """Every option in which configurations differ; of objectives only where those of one method do.
 
-    Skills and temperature are the exception, which most objectives have.
+    Skills and temperature are the exception, which most objectives have. What a run without pretraining lacks with it
+    is no difference.
     """
     methods = [one.method for one in configurations]
     rows = []
     for path in sorted({path for one in configurations for path in one.options}, key=importance):
         texts = [json.dumps(one.options[path]) if path in one.options else "" for one in configurations]
+        having = [text for text, one in zip(texts, configurations, strict=True) if not without(one, path)]
         if ".objective." in path and not path.endswith((SKILLS, TEMPERATURE)):
             differ = len(set(zip(methods, texts, strict=True))) > len(set(methods))
         else:
-            differ = len(set(texts)) > 1
+            differ = len(set(having)) > 1
         if differ:
             rows.append([Cell(path, code=True), *map(Cell, texts)])
     head = [Cell("option"), *(Cell(one.label) for one in configurations)]
     return Table("options", "Options in which configurations differ", head, rows, folded=True)
+
+
+def without(one: Configuration, path: str) -> bool:
+    """Whether a configuration has nothing at all where an option belongs, such as no pretraining."""
+    parts = path.split(".")
+    above = (".".join(parts[:count]) for count in range(1, len(parts)))
+    return any(place in one.options and one.options[place] is None for place in above)
 
 
 def left_out_section(left_out: Sequence[LeftOut]) -> Section:
