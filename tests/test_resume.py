@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import dataclasses
 import errno
 import itertools
 import json
@@ -579,6 +580,20 @@ def test_a_finished_run_does_nothing(whole, tmp_path, capsys):
         assert main(words) == 0
         assert "finished before" in capsys.readouterr().out
         assert without_result(out) == before
+
+
+def test_a_source_may_be_spelled_otherwise(sources, tmp_path, monkeypatch):
+    """By the same command from another place; another folder with the same configuration is another source."""
+    made = tuning(sources, "random")
+    out = opened(made, tmp_path / "tuned")
+    assert finetune(made, out, Stopping(LANES * 40)) is False
+    monkeypatch.chdir(sources["becl"].parent)
+    elsewhere = dataclasses.replace(made, source=f"../{sources['becl'].parent.name}/becl")
+    said: list[str] = []
+    assert finetune(elsewhere, opened(elsewhere, out), say=said.append)
+    assert said == ["goes on after 40 steps"]
+    with pytest.raises(UserError, match="source"):
+        opened(dataclasses.replace(made, source=str(tmp_path / "becl")), out)
 
 
 def test_resume_of_finetuning_and_of_a_study(sources, tmp_path, monkeypatch, capsys):

@@ -65,7 +65,7 @@ from becl.pretraining import (
     with_width,
     without_optimizers,
 )
-from becl.progress import Progress, clock, interrupts, progress, say
+from becl.progress import Progress, clock, counted, interrupts, progress, say
 from becl.provenance import provenance
 from becl.recording import NotFinite, Recorder, fitting
 from becl.replay import Replay
@@ -735,9 +735,9 @@ def check_memory(made: Finetuning) -> str:
 def describe(made: Finetuning) -> Iterator[str]:
     """Lines of a dry run."""
     yield json.dumps(made.config(), indent=1)
-    yield f"{len(made.lanes)} lanes: {len(made.tasks)} tasks × {len(made.seeds)} seeds" + (
-        f" × {made.run.objective.skills.dim} skills" if made.skill == "each" else ""
-    )
+    parts = [counted(len(made.tasks), "task"), counted(len(made.seeds), "seed")]
+    parts += [counted(made.run.objective.skills.dim, "skill")] if made.skill == "each" else []
+    yield f"{counted(len(made.lanes), 'lane')}: {' × '.join(parts)}"
     yield "memory: " + check_memory(made)
 
 
@@ -755,7 +755,7 @@ def run_finetuning(
         print(f"finished before: {out}/")
         return 0
     lanes = len(made.lanes)
-    print(f"{made.method} on {', '.join(made.tasks)} · {lanes} lanes × {made.steps:,} steps · {out}/")
+    print(f"{made.method} on {', '.join(made.tasks)} · {counted(lanes, 'lane')} × {made.steps:,} steps · {out}/")
     print(f"memory: {needs}", flush=True)
     with progress(max(made.steps * lanes, 1), "steps") as shown:
         try:

@@ -24,7 +24,7 @@ def open_folder(config: dict[str, Any], out: Path) -> None:
     try:
         if path.exists():
             found = json.loads(path.read_text())
-            if place := difference(bare(found), config):
+            if place := difference(located(bare(found)), located(config)):
                 raise UserError(f"{out} holds another configuration ({place} now); remove it or choose another --out")
             if not os.access(out, os.W_OK):
                 raise UserError(f"no permission to write in {out}")
@@ -41,6 +41,14 @@ def open_folder(config: dict[str, Any], out: Path) -> None:
         raise UserError(f"{path} is damaged; remove it or choose another --out") from None
     except OSError as error:
         raise UserError(f"cannot write in {out}: {error.strerror}") from None
+
+
+def located(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration whose `source`, another folder, is where it is: however it was spelled."""
+    try:
+        return config | {"source": os.path.realpath(config["source"])}
+    except (KeyError, TypeError, ValueError):  # It has none, or is damaged.
+        return config
 
 
 def folder_name(*words: str) -> str:

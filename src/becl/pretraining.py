@@ -44,7 +44,7 @@ from becl.networks import Adam, AdamState, Network, Precision
 from becl.objectives import METHODS, kinds_of
 from becl.offpolicy import Diverged, OffPolicy, Restorable, RunState, train, usable_devices
 from becl.plugins import without_plugins
-from becl.progress import Progress, clock, interrupts, progress, say
+from becl.progress import Progress, clock, counted, interrupts, progress, say
 from becl.provenance import device_name, provenance
 from becl.recording import NotFinite, Recorder, fitting
 from becl.replay import Replay
@@ -558,7 +558,7 @@ def run_pretraining(
         Checkpoints(out / "checkpoint", {}).clear()  # Of a run that was killed as it ended.
         print(f"finished before: {out}/")
         return 0
-    print(f"{made.method} on {made.env} · {len(made.seeds)} seeds × {made.steps:,} steps · {out}/")
+    print(f"{made.method} on {made.env} · {counted(len(made.seeds), 'seed')} × {made.steps:,} steps · {out}/")
     print(f"memory: {needs}", flush=True)
     with progress(made.steps * len(made.seeds), "steps") as shown:
         try:

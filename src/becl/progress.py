@@ -80,6 +80,11 @@ class Progress:
         return " · ".join(part for part in parts if part)
 
 
+def counted(count: int, noun: str) -> str:
+    """1 seed, 2 seeds."""
+    return f"{count:,} {noun}{'s' if count != 1 else ''}"
+
+
 def clock(seconds: float) -> str:
     if seconds == float("inf"):
         return "?"

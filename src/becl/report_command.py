@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from becl.errors import UserError
+from becl.progress import counted
 from becl.provenance import COMMAND, own_version
-from becl.report_runs import Found, all_tasks, collect, counted, domain_of, listed, pretty_method
+from becl.report_runs import Found, all_tasks, collect, domain_of, listed, pretty_method
 
 if TYPE_CHECKING:
     from becl.report_sections import Cell, Section

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from becl import figures, published, report_figures, stats
 from becl.commands import run_labels
-from becl.progress import clock
+from becl.progress import clock, counted
 from becl.published import EXPERT
 from becl.report_figures import Beside, Cloud, Styles
 from becl.report_runs import (
@@ -35,7 +35,6 @@ from becl.report_runs import (
     by_task,
     command_of,
     comparisons,
-    counted,
     domain_of,
     importance,
     leaders,

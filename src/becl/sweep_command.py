@@ -318,13 +318,14 @@ class Conductor:
 
 def conduct(plan: Plan, out: Path, executor: Executor, retries: int) -> int:
     """Runs what is not done, and says how it went."""
-    from becl.progress import interrupts
+    from becl.progress import counted, interrupts
 
     conductor = Conductor(plan, out, retries)
     training = [job for job in plan.jobs if not job.last]
     runs = sum(job.runs for job in training)
     print(
-        f"{len(training)} jobs, {runs:,} runs · {conductor.before} done before · {executor.places} at a time · {out}/",
+        f"{counted(len(training), 'job')}, {counted(runs, 'run')} · {conductor.before} done before · "
+        f"{executor.places} at a time · {out}/",
         flush=True,
     )
     interrupted = False

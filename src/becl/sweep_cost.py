@@ -9,6 +9,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from becl.progress import counted
 from becl.sweep_plan import Cell, Device, Job, Plan
 
 
@@ -115,7 +116,7 @@ def describe(plan: Plan, out: Path, device: Device) -> Iterator[str]:
 
     training = [job for job in plan.jobs if not job.last]
     for job in plan.jobs:
-        state = "done" if job.done(out, plan.before(job)) else f"{job.runs} runs" if job.runs else "last"
+        state = "done" if job.done(out, plan.before(job)) else counted(job.runs, "run") if job.runs else "last"
         yield f"{job.name:<40} {state:<10} {shlex.join(['becl', *job.command(out)])}"
     yield ""
     known = known_rates() if full_size(plan) else []
@@ -125,7 +126,7 @@ def describe(plan: Plan, out: Path, device: Device) -> Iterator[str]:
         jobs = [job for job in training if job.stage == stage]
         cost = cost_of(jobs, plan.cells, device.kind, rates)
         yield (
-            f"{stage}: {cost.runs:,} runs in {cost.jobs} jobs of up to {cost.largest} together, "
+            f"{stage}: {counted(cost.runs, 'run')} in {counted(cost.jobs, 'job')} of up to {cost.largest} together, "
             f"{size(cost.disk)} of networks"
         )
     for place in places:
