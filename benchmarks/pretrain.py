@@ -3,6 +3,7 @@
     python -m benchmarks.pretrain                           all methods, sizes of a laptop
     python -m benchmarks.pretrain --full                    URLB's sizes, for a GPU
     python -m benchmarks.pretrain --full becl --env jaco --seeds 1 8 --precision bf16 tf32
+    python -m benchmarks.pretrain --full becl --seeds 8 --kernels 40    where a GPU's time goes in an update
 
 An update is one of the learner with the fits of the objective before it, amortised over those of one step of all
 environments. Rates vary between machines; compare the ratios.
@@ -11,7 +12,11 @@ environments. Rates vary between machines; compare the ratios.
 import argparse
 import dataclasses
 import statistics
+import tempfile
 import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -24,8 +29,8 @@ SMALL = ("batch=128", "replay.capacity=20000")
 REPEATS = 5
 
 
-def time_update(made: Pretraining) -> tuple[float, float]:
-    """Seconds of an update of all seeds together, and of compiling."""
+def time_update(made: Pretraining, kernels: int = 0) -> tuple[float, float]:
+    """Seconds of an update of all seeds together, and of compiling; prints so many of the kernels that take longest."""
     replay = dataclasses.replace(made.run.replay, capacity=min(made.run.replay.capacity, 100_000))
     run = dataclasses.replace(made.run, replay=replay)
     seeds = len(made.seeds)
@@ -49,7 +54,27 @@ def time_update(made: Pretraining) -> tuple[float, float]:
     compiling = call(1)
     once = call(1)
     count = max(1, min(50, int(0.5 / once)))
+    if kernels:
+        call(count)
+        print_kernels(lambda: call(5), 5 * run.updates, kernels)
     return statistics.median(call(count) / count / run.updates for _ in range(REPEATS)), compiling - once
+
+
+def print_kernels(work: Callable[[], object], updates: int, most: int) -> None:
+    """Of a GPU: how long each kernel takes in an update of all seeds, and how often it runs."""
+    times: Counter[str] = Counter()
+    runs: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder):
+            work()
+        traces = [jax.profiler.ProfileData.from_file(str(path)) for path in Path(folder).rglob("*.xplane.pb")]
+    for plane in (plane for trace in traces for plane in trace.planes if "GPU" in plane.name):
+        for event in (event for line in plane.lines if line.name.startswith("Stream") for event in line.events):
+            times[event.name] += event.duration_ns
+            runs[event.name] += 1
+    print(f"{runs.total() / updates:.0f} kernels an update, {times.total() / updates / 1e3:,.0f} µs:")
+    for name, spent in times.most_common(most):
+        print(f"{spent / updates / 1e3:8.1f} µs {runs[name] / updates:6.2f} × {name[:120]}")
 
 
 def main() -> None:
@@ -60,6 +85,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--precision", nargs="+", default=["auto"])
     parser.add_argument("--envs", type=int, default=None)
+    parser.add_argument("--kernels", type=int, default=0, metavar="N", help="print the N slowest kernels of an update")
     args = parser.parse_args()
     sizes = {} if args.full else {"hidden": 64, "settings": SMALL}
     print(f"{args.env} · {device_name()} · jax {jax.__version__} · {'URLB sizes' if args.full else 'small networks'}")
@@ -71,7 +97,7 @@ def main() -> None:
                 made = make_pretraining(
                     args.env, method, tuple(range(count)), precision=precision, parallel=args.envs, **sizes
                 )
-                update, compiling = time_update(made)
+                update, compiling = time_update(made, args.kernels)
                 rate = time_loop(made)
                 cells = (method, precision, count, f"{update / count * 1e6:,.0f}", f"{rate:,.0f}", f"{compiling:.0f}")
                 print("| " + " | ".join(map(str, cells)) + " |", flush=True)
