@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from becl.finetuning import make_finetuning, save_policies
 from becl.folder import open_folder
 from becl.pretraining import make_pretraining, save_snapshots, seed_keys
 
@@ -46,3 +47,14 @@ def square(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def skilless(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_run(tmp_path_factory.mktemp("runs") / "rnd", "square_a", "rnd", None)
+
+
+@pytest.fixture(scope="module")
+def tuned(walker: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two tasks, each with a policy that differs from the others; never trained."""
+    folder = tmp_path_factory.mktemp("runs") / "tuned"
+    made = make_finetuning(walker, ("walker_stand", "walker_run"), None, 60, settings=["random_steps=20"])
+    open_folder(made.config(), folder)
+    keys = jax.vmap(jax.random.key)(np.arange(len(made.lanes)))
+    save_policies(made, folder, jax.lax.map(lambda key: made.run.init(key)[0], keys))
+    return folder

@@ -7,7 +7,7 @@ import imageio
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from gallery_runs import make_run, skilless, square, walker  # noqa: F401
+from gallery_runs import make_run, skilless, square, tuned, walker  # noqa: F401
 from PIL import Image
 
 from becl import figures
@@ -15,7 +15,7 @@ from becl.cli import main
 from becl.filmstrip import liveliest, strip
 from becl.poses import Motion, look_at
 from becl.trajectories import features_of
-from becl.video import frame_rate, mp4, numbered, smaller, tiled, whole, write_gif
+from becl.video import frame_rate, labelled, mp4, smaller, tiled, whole, write_gif
 
 SHORT = ["--steps", "8", "--renderer", "rays"]
 
@@ -49,6 +49,17 @@ class TestVideo:
         assert len(frames_of(tmp_path / "skills.mp4")) == 4
         assert "floor plan" in capsys.readouterr().out
 
+    def test_films_what_was_finetuned(self, tuned, tmp_path, capsys):  # noqa: F811
+        words = ["video", str(tuned), "--out", str(tmp_path), "--frames", "4", "--size", "32", "--no-gif", *SHORT]
+        assert main([*words, "--seed", "1"]) == 0
+        names = {"walker_run-seed-1.mp4", "walker_stand-seed-1.mp4", "tasks.mp4"}
+        assert {path.name for path in tmp_path.iterdir()} == names
+        run, stand = (frames_of(tmp_path / f"walker_{task}-seed-1.mp4") for task in ("run", "stand"))
+        assert len(run) == len(stand) == 4
+        assert any(np.abs(a.astype(int) - b).max() > 30 for a, b in zip(run, stand, strict=True))  # Policies differ.
+        assert frames_of(tmp_path / "tasks.mp4")[0].shape == (32, 64, 3)
+        assert "becl on walker_run, seed 1, finetuned for 60 steps" in capsys.readouterr().out
+
     @pytest.mark.parametrize(("seconds", "rate"), [(0.1, 10), (0.001, 60), (5.0, 1)])
     def test_runs_as_fast_as_the_robot(self, seconds, rate):
         assert frame_rate(Motion([0], np.zeros((1, 2, 1)), seconds)) == pytest.approx(rate)
@@ -79,7 +90,7 @@ class TestVideo:
 class TestPictures:
     def test_are_tiled_row_by_row(self):
         pictures = [np.full((20, 20, 3), 10 * number, np.uint8) for number in range(5)]
-        grid = tiled(pictures, range(5))
+        grid = tiled(pictures, list("01234"))
         assert grid.shape == (40, 60, 3)
         assert [int(grid[top + 15, left + 15, 0]) for top in (0, 20) for left in (0, 20, 40)] == [
             0, 10, 20, 30, 40, 255
@@ -87,7 +98,7 @@ class TestPictures:
 
     def test_get_numbers_in_their_corner_only(self):
         plain = np.full((100, 100, 3), 120, np.uint8)
-        changed = (numbered(plain, 7) != plain).any(-1)
+        changed = (labelled(plain, "7") != plain).any(-1)
         assert changed[:20, :20].any()
         assert not changed[30:].any()
 
@@ -115,6 +126,14 @@ class TestFilmstrip:
         assert main(["filmstrip", str(square), str(other), "--out", str(out), "--frames", "2", "--size", "40"]) == 0
         assert capsys.readouterr().out.splitlines()[-1] == f"{out}.png"
         assert Image.open(f"{out}.png").height == 2 * (40 + 2) + 2 * 9
+
+    def test_has_a_row_a_finetuned_task(self, tuned, walker, tmp_path):  # noqa: F811
+        out = tmp_path / "strip.png"
+        words = ["--out", str(out), "--frames", "2", "--size", "40", *SHORT]
+        assert main(["filmstrip", str(tuned), *words]) == 0
+        assert Image.open(out).height == 2 * (40 + 2) + 2 * 9
+        assert main(["filmstrip", str(walker), str(tuned), *words]) == 0
+        assert Image.open(out).height == 3 * (40 + 2) + 2 * 9
 
     def test_of_several_runs_shows_the_skill_that_moves_most(self):
         poses = np.zeros((3, 5, 2))
@@ -226,12 +245,16 @@ BAD = [
     (["filmstrip", "{walker}", "{square}", "{walker}", "--skills", "0", "1"], "2 for 3 runs"),
     (["filmstrip"], "runs"),
     (["trajectories", "{walker}", "--episodes", "0"], "--episodes 0: at least 1"),
+    (["video", "{tuned}", "--skills", "1"], "--skills 1: each policy of {tuned} has learned with a skill of its own"),
+    (["video", "{tuned}", "--snapshot", "60"], "--snapshot 60: a finetuned run keeps its last policy only"),
+    (["filmstrip", "{tuned}", "--seed", "7"], "--seed 7: {tuned} has 0, 1"),
+    (["gallery", "{tuned}"], "{tuned} holds no pretraining run"),
 ]
 
 
 @pytest.mark.parametrize(("words", "said"), BAD, ids=lambda value: " ".join(value) if isinstance(value, list) else "")
-def test_bad_input_is_one_line(words, said, walker, square, skilless, tmp_path, monkeypatch, capsys):  # noqa: F811
-    places = {"walker": walker, "square": square, "skilless": skilless}
+def test_bad_input_is_one_line(words, said, walker, square, skilless, tuned, tmp_path, monkeypatch, capsys):  # noqa: F811
+    places = {"walker": walker, "square": square, "skilless": skilless, "tuned": tuned}
     monkeypatch.chdir(tmp_path)
     assert main([word.format(**places) for word in words]) == 2
     error = capsys.readouterr().err

@@ -117,6 +117,15 @@ def resolve(command: EvaluateCommand) -> Request:
     return Request(made, command.run, snapshot, seeds, tasks, vectors, names, command.episodes, out)
 
 
+def choose_seed(folder: Path, seeds: Sequence[int], wanted: int | None) -> int:
+    """The seed asked for, or the first."""
+    if wanted is None:
+        return seeds[0]
+    if wanted not in seeds:
+        raise UserError(f"--seed {wanted}: {folder} has {', '.join(map(str, seeds))}")
+    return wanted
+
+
 def choose_snapshot(folder: Path, seeds: Sequence[int], wanted: int | None) -> int:
     """The snapshot asked for, or the last that all seeds have."""
     from becl.folder import kept_snapshots

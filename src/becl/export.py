@@ -24,7 +24,7 @@ import numpy as np
 import tyro
 
 from becl.errors import UserError, unknown
-from becl.evaluate_command import check_place, choose_snapshot
+from becl.evaluate_command import check_place, choose_seed, choose_snapshot
 from becl.policy import Act, fold
 from becl.provenance import own_version
 
@@ -153,7 +153,7 @@ def pretrained(command: ExportCommand) -> Policy:
     import jax
 
     from becl.folder import load_arrays
-    from becl.pretraining import load_pretraining, snapshot_path, without_optimizers
+    from becl.pretraining import learner_shapes, load_pretraining, snapshot_path, without_optimizers
 
     made = load_pretraining(command.run)
     if command.task is not None:
@@ -170,17 +170,9 @@ def pretrained(command: ExportCommand) -> Policy:
 
 
 def finetuned(command: ExportCommand) -> Policy:
-    import jax
+    from becl.finetuning import Lane, load_policies, load_policy, policy_path
 
-    from becl.finetuning import Lane, load_finetuning
-    from becl.folder import load_arrays
-    from becl.log import lane_name
-
-    made = load_finetuning(command.run)
-    if made.skill == "meta":
-        raise UserError(f"{command.run} holds controllers that pick skills; export the skills of {made.source}")
-    if command.snapshot is not None:
-        raise UserError(f"--snapshot {command.snapshot}: a finetuned run keeps its last policy only; leave it out")
+    made = load_policies(command.run, command.snapshot)
     seed = choose_seed(command.run, made.seeds, command.seed)
     task = choose_task(command.run, made.tasks, command.task)
     space = made.run.objective.skills
@@ -191,33 +183,11 @@ def finetuned(command: ExportCommand) -> Policy:
         why = "its policy has no skill" if not space.dim else "its policy has learned with one skill, which it keeps"
         raise UserError(f"--skill {command.skill}: {why}; leave it out")
     lane = Lane(task, seed, int(chosen[1]) if made.skill == "each" and chosen else None)
-    source = command.run / lane_name(lane.label) / "policy.safetensors"
-    if not source.exists():
-        raise UserError(f"{command.run} has no policy of {task}, seed {seed} yet: it is not finished")
-    like = {"learner": learner_shapes(made.run), "skill": jax.ShapeDtypeStruct((space.dim,), np.dtype(np.float32))}
-    loaded = load_arrays(source, like)
-    skill, name = chosen or stored_skill(space, np.asarray(loaded["skill"]))
+    actor, kept = load_policy(made, command.run, lane)
+    skill, name = chosen or stored_skill(space, kept)
     about = describe(made.run, made.env, made.method, seed, made.steps, skill, name)
-    return Policy(loaded["learner"].actor, skill, source, about | {"task": task, "pretraining_steps": made.snapshot})
-
-
-def learner_shapes(run: "OffPolicy") -> Any:
-    """Shapes of a learner's networks: drawing them to be replaced at once would take many seconds."""
-    import jax
-
-    from becl.pretraining import without_optimizers
-
-    return without_optimizers(
-        jax.eval_shape(lambda: run.learner.init(jax.random.key(0), run.env, run.objective.skills))
-    )
-
-
-def choose_seed(folder: Path, seeds: Sequence[int], wanted: int | None) -> int:
-    if wanted is None:
-        return seeds[0]
-    if wanted not in seeds:
-        raise UserError(f"--seed {wanted}: {folder} has {', '.join(map(str, seeds))}")
-    return wanted
+    about |= {"task": task, "pretraining_steps": made.snapshot}
+    return Policy(actor, skill, policy_path(command.run, lane), about)
 
 
 def choose_task(folder: Path, tasks: Sequence[str], wanted: str | None) -> str:

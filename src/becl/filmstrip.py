@@ -1,4 +1,4 @@
-"""`becl filmstrip`: snapshots along an episode, a row a skill, or a row a method where there are several runs."""
+"""`becl filmstrip`: snapshots along an episode, a row a skill or task, or a row a method of several runs."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ from becl.errors import UserError
 if TYPE_CHECKING:
     import numpy as np
 
-    from becl.poses import Look, Motion
+    from becl.poses import Look, Motion, Tuned
     from becl.rendering import Choice
 
 COLORS = 256  # Of the picture: a third of the bytes, and nobody sees it.
@@ -23,10 +23,11 @@ COLORS = 256  # Of the picture: a third of the bytes, and nobody sees it.
 
 @dataclass(frozen=True)
 class FilmstripCommand:
-    """Draw snapshots along an episode beside each other: a row a skill, or a row a method of several runs."""
+    """Draw snapshots along an episode beside each other: a row a skill or a finetuned task, or a row a method."""
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """Folders of `becl pretrain`, finished or not. One: a row a skill. Several: a row each."""
+    """Folders of `becl pretrain`, finished or not. One: a row a skill. Several: a row each. Folders of `becl finetune`
+    have a row a task."""
     out: Path | None = None
     """Picture, as PNG; gallery/filmstrip.png in the first folder by default."""
     skills: tuple[int, ...] = ()
@@ -52,7 +53,7 @@ def filmstrip_command(command: FilmstripCommand) -> int:
     from becl.video import check_picture, drawn_by
 
     if not command.runs:
-        raise UserError("no runs to draw: name folders of becl pretrain")
+        raise UserError("no runs to draw: name folders of becl pretrain or becl finetune")
     check_picture(command.steps, command.frames, command.size)
     looks = looks_of(command)
     out = picture_path(command)
@@ -65,20 +66,25 @@ def filmstrip_command(command: FilmstripCommand) -> int:
     return 0
 
 
-def looks_of(command: FilmstripCommand) -> list["Look"]:
-    from becl.poses import look_at
+def looks_of(command: FilmstripCommand) -> list["Look | Tuned"]:
+    from becl.poses import is_tuned, look_at, tuned_at
 
     several = len(command.runs) > 1
     if several and len(command.skills) not in (0, 1, len(command.runs)):
         raise UserError(f"--skills: {len(command.skills)} for {len(command.runs)} runs: one each, or one for all")
     if not several:
+        if is_tuned(command.runs[0]):
+            return [*tuned_at(command.runs[0], command.seed, command.snapshot, command.skills)]
         return [look_at(command.runs[0], command.seed, command.snapshot, command.skills)]
     each = command.skills * (len(command.runs) if len(command.skills) == 1 else 1)
     wanted = [(skill,) for skill in each] or [()] * len(command.runs)
-    return [
-        look_at(run, command.seed, command.snapshot, skills)
-        for run, skills in zip(command.runs, wanted, strict=True)
-    ]  # fmt: skip
+    looks: list[Look | Tuned] = []
+    for run, skills in zip(command.runs, wanted, strict=True):
+        if is_tuned(run):
+            looks += tuned_at(run, command.seed, command.snapshot, skills)
+        else:
+            looks.append(look_at(run, command.seed, command.snapshot, skills))
+    return looks
 
 
 def picture_path(command: FilmstripCommand) -> Path:
@@ -100,17 +106,22 @@ Labelled = tuple[str, list["np.ndarray"], list[float]]
 """What a row is called, its pictures and when they were taken."""
 
 
-def rows_of(looks: Sequence["Look"], choice: "Choice", command: FilmstripCommand) -> list[Labelled]:
+def rows_of(looks: Sequence["Look | Tuned"], choice: "Choice", command: FilmstripCommand) -> list[Labelled]:
     from becl.commands import run_labels
-    from becl.poses import motion_of, thinned
+    from becl.poses import Tuned, motion_of, thinned
 
-    if len(looks) == 1:
+    if len(looks) == 1 and not isinstance(looks[0], Tuned):
         motion = motion_of(looks[0], command.frames, command.steps)
         return drawn(motion, range(len(motion.names)), [f"skill {name}" for name in motion.names], choice, command.size)
-    about = [{"method": look.made.method, "env": look.made.env} for look in looks]
-    labels = run_labels([look.folder for look in looks], about)
+    runs = {look.folder: {"method": look.made.method, "env": look.made.env} for look in looks}
+    labels = dict(zip(runs, run_labels([*runs], [*runs.values()]), strict=True))
     rows = []
-    for look, label in zip(looks, labels, strict=True):
+    for look in looks:
+        label = labels[look.folder]
+        if isinstance(look, Tuned):
+            row = look.label if len(command.runs) == 1 else f"{label}\n{look.label}"
+            rows += drawn(motion_of(look, command.frames, command.steps), [0], [row], choice, command.size)
+            continue
         whole = motion_of(look, 10**9, command.steps)
         skill = liveliest(whole)
         row = f"{label}\nskill {look.names[skill]}"

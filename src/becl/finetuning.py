@@ -34,14 +34,23 @@ from becl.callbacks import Callback, listeners
 from becl.checkpoint import Checkpoints
 from becl.choice import BestFirst, Held, Prior, Regress, SkillChoice
 from becl.controller import Controller, Stretches
-from becl.ddpg import DDPGState
+from becl.ddpg import Actor, DDPGState
 from becl.envs import maze
 from becl.envs.foreign import is_foreign
 from becl.envs.simulations import Step
 from becl.envs.spec import EnvSpec
 from becl.errors import Failed, UserError, unknown
 from becl.failures import explained
-from becl.folder import kept_snapshots, named_arrays, place_arrays, read_config, save_arrays, to_csv, write_text
+from becl.folder import (
+    kept_snapshots,
+    load_arrays,
+    named_arrays,
+    place_arrays,
+    read_config,
+    save_arrays,
+    to_csv,
+    write_text,
+)
 from becl.lock import locked
 from becl.log import Log, lane_name, readable, short
 from becl.networks import Precision
@@ -56,6 +65,7 @@ from becl.pretraining import (
     check_run,
     check_seeds,
     fits,
+    learner_shapes,
     load_pretraining,
     load_snapshot,
     make_envs,
@@ -710,10 +720,35 @@ def save_policies(made: Finetuning, out: Path, state: RunState) -> None:
     chosen = jax.vmap(lambda rule, key: choice.best(rule, key, skills))(state.skill, keys)
     together = jax.device_get({"learner": without_optimizers(state.learner), "skill": chosen})
     for index, lane in enumerate(made.lanes):
-        path = out / lane_name(lane.label) / "policy.safetensors"
+        path = policy_path(out, lane)
         path.parent.mkdir(parents=True, exist_ok=True)
         about = {"method": made.method, "step": str(made.steps)} | {k: str(v) for k, v in lane.label.items()}
         save_arrays(path, jax.tree.map(lambda leaf, index=index: leaf[index], together), about)
+
+
+def policy_path(out: Path, lane: Lane) -> Path:
+    return out / lane_name(lane.label) / "policy.safetensors"
+
+
+def load_policies(out: Path, snapshot: int | None = None) -> Finetuning:
+    """A run that has policies of its own; those of an earlier `snapshot` are refused, as it keeps none."""
+    made = load_finetuning(out)
+    if made.skill == "meta":
+        raise UserError(f"{out} holds controllers that pick skills; take the skills of {made.source}")
+    if snapshot is not None:
+        raise UserError(f"--snapshot {snapshot}: a finetuned run keeps its last policy only; leave it out")
+    return made
+
+
+def load_policy(made: Finetuning, out: Path, lane: Lane) -> tuple[Actor, Float[np.ndarray, " skill"]]:
+    """The policy of a lane, and the skill that goes with it."""
+    source = policy_path(out, lane)
+    if not source.exists():
+        raise UserError(f"{out} has no policy of {lane.task}, seed {lane.seed} yet: it is not finished")
+    dim = made.run.objective.skills.dim
+    like = {"learner": learner_shapes(made.run), "skill": jax.ShapeDtypeStruct((dim,), np.dtype(np.float32))}
+    loaded = load_arrays(source, like)
+    return loaded["learner"].actor, np.asarray(loaded["skill"])
 
 
 def failure(made: Finetuning, step: int, what: str, lanes: Sequence[int]) -> str:

@@ -22,7 +22,10 @@ from becl.envs.maze_batch import MazeBatch
 from becl.envs.registration import RobotEnv
 from becl.envs.simulations import Simulations
 from becl.errors import UserError
-from becl.evaluate_command import choose_skills, choose_snapshot
+from becl.evaluate_command import choose_seed, choose_skills, choose_snapshot
+from becl.finetuning import Finetuning, Lane, load_policies, load_policy
+from becl.folder import read_config
+from becl.log import lane_name
 from becl.pretraining import Pretraining, load_pretraining, load_snapshot, snapshot_path
 from becl.skill_evaluation import STARTS, Policy, Watched, play
 
@@ -81,24 +84,63 @@ class Bodies(NamedTuple):
 # --- What to look at --------------------------------------------------------------------------------------------------
 
 
+class Tuned(NamedTuple):
+    """A finetuned policy, to be looked at on its task."""
+
+    made: Finetuning
+    folder: Path
+    lane: Lane
+
+    @property
+    def title(self) -> str:
+        return f"{self.made.method} on {self.lane.task}, seed {self.lane.seed}, finetuned for {self.made.steps:,} steps"
+
+    @property
+    def name(self) -> str:
+        """Of files."""
+        return lane_name(self.lane.label)
+
+    @property
+    def label(self) -> str:
+        return self.lane.task if self.lane.skill is None else f"{self.lane.task}\nskill {self.lane.skill}"
+
+
 def look_at(run: Path, seed: int | None = None, snapshot: int | None = None, skills: Sequence[int] = ()) -> Look:
     """Refuses runs, seeds, snapshots and skills that are not there."""
     made = load_pretraining(run)
     if not made.run.objective.skills.dim:
         raise UserError(f"{run}: {made.method} has no skills to look at")
-    seed = made.seeds[0] if seed is None else seed
-    if seed not in made.seeds:
-        raise UserError(f"--seed {seed}: {run} has {', '.join(map(str, made.seeds))}")
+    seed = choose_seed(run, made.seeds, seed)
     vectors, names = choose_skills(made.method, made.run.objective.skills, skills)
     return Look(made, run, seed, choose_snapshot(run, [seed], snapshot), vectors, names)
+
+
+def is_tuned(run: Path) -> bool:
+    """Whether a folder holds finetuned policies."""
+    return read_config(run).get("command") == "finetune"
+
+
+def tuned_at(
+    run: Path, seed: int | None = None, snapshot: int | None = None, skills: Sequence[int] = ()
+) -> list[Tuned]:
+    """The policies of a seed, task by task; refuses what is not there."""
+    made = load_policies(run, snapshot)
+    seed = choose_seed(run, made.seeds, seed)
+    if skills and made.skill != "each":
+        raise UserError(f"--skills {skills[0]}: each policy of {run} has learned with a skill of its own; leave it out")
+    wanted = choose_skills(made.method, made.run.objective.skills, skills)[1] if made.skill == "each" else [None]
+    return [Tuned(made, run, Lane(task, seed, skill)) for task in made.tasks for skill in wanted]
 
 
 def policy_of(look: Look) -> Policy:
     return load_snapshot(look.made, look.path)[0].actor
 
 
-def motion_of(look: Look, frames: int, steps: int | None = None) -> Motion:
+def motion_of(look: Look | Tuned, frames: int, steps: int | None = None) -> Motion:
     """The episode of every skill, or its first `steps`, in so many frames at most."""
+    if isinstance(look, Tuned):
+        policy, skill = load_policy(look.made, look.folder, look.lane)
+        return thinned(record(policy, look.lane.task, skill[None], [0], steps=steps), frames)
     return thinned(record(policy_of(look), look.made.env, look.vectors, look.names, steps=steps), frames)
 
 

@@ -408,6 +408,13 @@ def load_snapshot(made: Pretraining, path: Path) -> tuple[Any, Any]:
     return learner, objective
 
 
+def learner_shapes(run: OffPolicy) -> Any:
+    """Shapes of a learner's networks: drawing them to be replaced at once would take many seconds."""
+    return without_optimizers(
+        jax.eval_shape(lambda: run.learner.init(jax.random.key(0), run.env, run.objective.skills))
+    )
+
+
 def with_optimizers(tree: Any, shapes: Any) -> Any:
     """A loaded state with fresh optimisers where it has none."""
     if not hasattr(tree, "_fields"):

@@ -1,9 +1,9 @@
-"""`becl video`: films of the skills of a run, one each and one of all side by side.
+"""`becl video`: films of the skills of a run, or of tasks it was finetuned on, one each and one of all side by side.
 
 Under --out:
 
-    skill-<n>.mp4    one episode of the skill
-    skills.mp4       all of them in a grid
+    skill-<n>.mp4    one episode of the skill; of a finetuned run <task>-seed-<n>.mp4
+    skills.mp4       all of them in a grid; of a finetuned run tasks.mp4
     *.gif            the same, smaller, for pages that play nothing else
 """
 
@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import tyro
 
@@ -23,7 +23,7 @@ from becl.errors import UserError
 if TYPE_CHECKING:
     import numpy as np
 
-    from becl.poses import Look, Motion
+    from becl.poses import Look, Motion, Tuned
     from becl.rendering import Choice, Painter
 
 SLOWEST, FASTEST = 1.0, 60.0  # Frames a second that every player shows.
@@ -34,14 +34,14 @@ LARGEST = 2048  # Pixels of a skill.
 
 @dataclass(frozen=True)
 class VideoCommand:
-    """Film the skills of a pretrained run: an mp4 and a GIF of each, and one of all side by side."""
+    """Film the skills of a pretrained run, or the tasks of a finetuned one: an mp4 and a GIF of each, and of all."""
 
     run: Annotated[Path, tyro.conf.Positional]
-    """Folder of `becl pretrain`, finished or not."""
+    """Folder of `becl pretrain`, finished or not, or of `becl finetune`."""
     out: Path | None = None
     """Folder for the films; RUN/gallery by default."""
     skills: tuple[int, ...] = ()
-    """Numbers of skills to film; all by default, of continuous ones 16 fixed draws."""
+    """Numbers of skills to film; all by default, of continuous ones 16 fixed draws. A finetuned policy has its own."""
     seed: int | None = None
     """Seed of the run; its first by default."""
     snapshot: int | None = None
@@ -60,13 +60,14 @@ class VideoCommand:
 
 def video_command(command: VideoCommand) -> int:
     from becl.evaluate_command import check_place
-    from becl.poses import look_at
+    from becl.poses import is_tuned, look_at, tuned_at
 
     check_picture(command.steps, command.frames, command.size)
-    look = look_at(command.run, command.seed, command.snapshot, command.skills)
+    find = tuned_at if is_tuned(command.run) else look_at
+    found = find(command.run, command.seed, command.snapshot, command.skills)
     out = command.out or command.run / "gallery"
     check_place(out)
-    return film(look, out, command)
+    return film(found if isinstance(found, list) else [found], out, command)
 
 
 def check_picture(steps: int | None, frames: int, size: int) -> None:
@@ -78,26 +79,43 @@ def check_picture(steps: int | None, frames: int, size: int) -> None:
         raise UserError(f"--size {size}: an even number from 16 to {LARGEST} is needed")
 
 
-def film(look: "Look", out: Path, command: VideoCommand) -> int:
+class Shot(NamedTuple):
+    """What is filmed: one skill of a motion."""
+
+    name: str
+    """Of the film."""
+    label: str
+    """In the corner of its picture among others."""
+    painter: "Painter"
+    skill: int
+
+
+def film(looks: Sequence["Look | Tuned"], out: Path, command: VideoCommand) -> int:
     """Plays, draws and writes."""
     from becl.commands import check_writable
-    from becl.poses import motion_of
-    from becl.progress import progress
+    from becl.poses import Tuned, motion_of
+    from becl.progress import counted, progress
     from becl.rendering import choose_renderer, painter_of
 
     choice = choose_renderer(command.renderer)
-    print(f"{look.title} · {len(look.names)} skills · {out}/\n{drawn_by(choice, look.made.env)}", flush=True)
-    motion = motion_of(look, command.frames, command.steps)
+    for look in looks:
+        print(look.title + ("" if isinstance(look, Tuned) else f" · {counted(len(look.names), 'skill')}"))
+    print(f"{drawn_by(choice, looks[0].made.env)} · {out}/", flush=True)
+    motions = [motion_of(look, command.frames, command.steps) for look in looks]
     check_writable(out)
-    began, painter = time.perf_counter(), painter_of(motion, choice.renderer, command.size)
-    with (
-        contextlib.closing(painter),
-        progress(len(motion.names) * motion.frames, "frames") as shown,
-        warnings.catch_warnings(),
-    ):
+    began, shots = time.perf_counter(), []
+    with contextlib.ExitStack() as stack, warnings.catch_warnings():
+        for look, motion in zip(looks, motions, strict=True):
+            painter = stack.enter_context(contextlib.closing(painter_of(motion, choice.renderer, command.size)))
+            if isinstance(look, Tuned):
+                shots.append(Shot(look.name, look.label, painter, 0))
+            else:
+                shots += [Shot(f"skill-{name}", str(name), painter, i) for i, name in enumerate(motion.names)]
         # JAX warns of a fork, but nothing runs between it and the start of ffmpeg.
         warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
-        paths = write_films(motion, painter, out, command.gif, shown)
+        shown = stack.enter_context(progress(len(shots) * motions[0].frames, "frames"))
+        together = "tasks" if isinstance(looks[0], Tuned) else "skills"
+        paths = write_films(shots, together, motions[0], out, command.gif, shown)
     size = sum(path.stat().st_size for path in paths)
     print(f"{len(paths)} films, {size / 1e6:.1f} MB, {time.perf_counter() - began:.0f} s in {out}/")
     return 0
@@ -112,15 +130,19 @@ def drawn_by(choice: "Choice", env: str) -> str:
     return f"drawn by {choice.renderer}" + (f": {choice.why}" if choice.renderer == "rays" else "")
 
 
-def write_films(motion: "Motion", painter: "Painter", out: Path, gif: bool, shown: Any) -> list[Path]:
-    """All films at once, a frame of every skill at a time, so that none has to be kept; then their GIFs."""
+def write_films(
+    shots: Sequence[Shot], together: str, motion: "Motion", out: Path, gif: bool, shown: Any
+) -> list[Path]:  # fmt: skip
+    """All films at once, a frame of each at a time, so that none has to be kept; then their GIFs. All are as long as
+    `motion`."""
     rate = frame_rate(motion)
-    paths = [out / f"{name}.mp4" for name in [*(f"skill-{name}" for name in motion.names), "skills"]]
+    paths = [out / f"{name}.mp4" for name in [*(shot.name for shot in shots), together]]
+    labels = [shot.label for shot in shots]
     with contextlib.ExitStack() as stack:
         films = [stack.enter_context(mp4(path, rate)) for path in paths]
         for number in range(motion.frames):
-            pictures = [painter.frame(skill, number) for skill in range(len(motion.names))]
-            for film, picture in zip(films, [*pictures, tiled(pictures, motion.names)], strict=True):
+            pictures = [shot.painter.frame(shot.skill, number) for shot in shots]
+            for film, picture in zip(films, [*pictures, tiled(pictures, labels)], strict=True):
                 film.append_data(picture)
             shown.advance(len(pictures))
     return [*paths, *(write_gif(path, min(rate, GIF_RATE), GIF_WIDTH[path is paths[-1]]) for path in paths if gif)]
@@ -173,29 +195,29 @@ def whole(path: Path) -> Iterator[Path]:
         raise
 
 
-def tiled(pictures: Sequence["np.ndarray"], names: Sequence[int]) -> "np.ndarray":
-    """Pictures of one size in a grid about as wide as high, each with its skill's number."""
+def tiled(pictures: Sequence["np.ndarray"], labels: Sequence[str]) -> "np.ndarray":
+    """Pictures of one size in a grid about as wide as high, each with its label."""
     import numpy as np
 
     columns = math.ceil(math.sqrt(len(pictures)))
     rows = math.ceil(len(pictures) / columns)
     height, width = pictures[0].shape[:2]
     grid = np.full((rows * height, columns * width, 3), 255, np.uint8)
-    for place, (picture, name) in enumerate(zip(pictures, names, strict=True)):
+    for place, (picture, label) in enumerate(zip(pictures, labels, strict=True)):
         top, left = place // columns * height, place % columns * width
-        grid[top : top + height, left : left + width] = numbered(picture, name)
+        grid[top : top + height, left : left + width] = labelled(picture, label)
     return grid
 
 
-def numbered(picture: "np.ndarray", name: int) -> "np.ndarray":
-    """A picture with a number in its corner."""
+def labelled(picture: "np.ndarray", label: str) -> "np.ndarray":
+    """A picture with a few words in its corner."""
     import numpy as np
     from PIL import Image, ImageDraw, ImageFont
 
     image = Image.fromarray(picture)
     size = max(9, image.width // 14)
     pen = ImageDraw.Draw(image)
-    pen.text((size // 3, size // 5), str(name), fill="white", font=ImageFont.load_default(size), stroke_width=1,
+    pen.text((size // 3, size // 5), label, fill="white", font=ImageFont.load_default(size), stroke_width=1,
              stroke_fill="black")  # fmt: skip
     return np.asarray(image)
 
