@@ -97,7 +97,11 @@ BEFORE: dict[str, list[str]] = {
         "becl finetune runs/pretrain-walker-becl",
     ],
     "docs/finetuning.md": ["becl pretrain walker"],
-    "docs/gallery.md": ["becl pretrain walker", "becl pretrain walker --method diayn"],
+    "docs/gallery.md": [
+        "becl pretrain walker",
+        "becl pretrain walker --method diayn",
+        "becl finetune runs/pretrain-walker-becl",
+    ],
     "docs/pretraining.md": ["becl pretrain walker --method diayn"],
     "docs/report.md": [
         "becl pretrain walker",
