@@ -212,6 +212,7 @@ time.sleep(60)"""
         assert {"device cpu:0", "precision float32", "precision tf32", "precision bf16"} <= lines.keys()
         assert {line.status for line in lines.values()} <= {"ok", "note"}
         assert lines["precision float32"].data["ratio"] == 1.0
+        assert [name for name, line in lines.items() if "the default here" in line.found] == ["precision tf32"]
         assert lines["precision float32"].data["error"] < 1e-5 < lines["precision bf16"].data["error"]
 
     def test_simulators_here(self):

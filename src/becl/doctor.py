@@ -377,6 +377,8 @@ def check_precisions(device: Any) -> Iterator[Line]:
     """Products as networks compute them: rounded as they should be, and how fast."""
     import numpy as np
 
+    from becl.networks import fastest
+
     allowed = {"float32": EXACT, "tf32": 5e-3, "bf16": 5e-2}
     width = 512 if device.platform == "cpu" else 4096
     rng = np.random.default_rng(0)
@@ -399,6 +401,8 @@ def check_precisions(device: Any) -> Iterator[Line]:
             continue
         if precision == "tf32" and off <= EXACT:
             text += " (no TF32 here: it is float32)"
+        if precision == fastest():
+            text += ", the default here"
         slower = precision == "bf16" and rate < 0.8 * slow
         advice = "slower than float32 here: leave --precision as it is" if slower else ""
         yield Line(name, "note" if slower else "ok", text, advice, data)
