@@ -43,8 +43,8 @@ def open_folder(config: dict[str, Any], out: Path) -> None:
         raise UserError(f"cannot write in {out}: {error.strerror}") from None
 
 
-def located(config: dict[str, Any]) -> dict[str, Any]:
-    """A configuration whose `source`, another folder, is where it is: however it was spelled."""
+def located(config: Any) -> Any:
+    """A configuration, as JSON, whose `source`, another folder, is where it is: however it was spelled."""
     try:
         return config | {"source": os.path.realpath(config["source"])}
     except (KeyError, TypeError, ValueError):  # It has none, or is damaged.
