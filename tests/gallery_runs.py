@@ -55,6 +55,6 @@ def tuned(walker: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "tuned"
     made = make_finetuning(walker, ("walker_stand", "walker_run"), None, 60, settings=["random_steps=20"])
     open_folder(made.config(), folder)
-    keys = jax.vmap(jax.random.key)(np.arange(len(made.lanes)))
+    keys = seed_keys(range(len(made.lanes)))
     save_policies(made, folder, jax.lax.map(lambda key: made.run.init(key)[0], keys))
     return folder

@@ -129,24 +129,20 @@ def find_policy(command: ExportCommand) -> Policy:
     """The policy that a command names, checked and read."""
     from becl.folder import named_arrays
 
-    policy = finetuned(command) if read_config(command.run)["command"] == "finetune" else pretrained(command)
+    policy = finetuned(command) if is_tuned(command.run) else pretrained(command)
     if bad := [name for name, array in named_arrays(policy.actor).items() if not np.isfinite(array).all()]:
         raise UserError(f"{policy.source}: actor.{bad[0]} has numbers that are not finite")
     return policy
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """The configuration of a run with policies."""
-    path = folder / "config.json"
-    try:
-        config = json.loads(path.read_text())
-    except OSError as error:
-        raise UserError(f"{folder} holds no run: {path.name}: {error.strerror}") from None
-    except ValueError:
-        raise UserError(f"{path} is damaged") from None
-    if not isinstance(config, dict) or config.get("command") not in ("pretrain", "finetune"):
+def is_tuned(folder: Path) -> bool:
+    """Whether a run with policies was finetuned."""
+    from becl.folder import read_config
+
+    command = read_config(folder).get("command")
+    if command not in ("pretrain", "finetune"):
         raise UserError(f"{folder} holds no run of becl pretrain or becl finetune")
-    return config
+    return command == "finetune"
 
 
 def pretrained(command: ExportCommand) -> Policy:

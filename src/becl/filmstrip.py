@@ -67,24 +67,17 @@ def filmstrip_command(command: FilmstripCommand) -> int:
 
 
 def looks_of(command: FilmstripCommand) -> list["Look | Tuned"]:
-    from becl.poses import is_tuned, look_at, tuned_at
+    from becl.poses import looks_at
 
-    several = len(command.runs) > 1
-    if several and len(command.skills) not in (0, 1, len(command.runs)):
-        raise UserError(f"--skills: {len(command.skills)} for {len(command.runs)} runs: one each, or one for all")
-    if not several:
-        if is_tuned(command.runs[0]):
-            return [*tuned_at(command.runs[0], command.seed, command.snapshot, command.skills)]
-        return [look_at(command.runs[0], command.seed, command.snapshot, command.skills)]
-    each = command.skills * (len(command.runs) if len(command.skills) == 1 else 1)
-    wanted = [(skill,) for skill in each] or [()] * len(command.runs)
-    looks: list[Look | Tuned] = []
-    for run, skills in zip(command.runs, wanted, strict=True):
-        if is_tuned(run):
-            looks += tuned_at(run, command.seed, command.snapshot, skills)
-        else:
-            looks.append(look_at(run, command.seed, command.snapshot, skills))
-    return looks
+    runs, skills = command.runs, command.skills
+    if len(runs) > 1 and len(skills) not in (0, 1, len(runs)):
+        raise UserError(f"--skills: {len(skills)} for {len(runs)} runs: one each, or one for all")
+    wanted = [skills] * len(runs) if len(runs) == 1 or len(skills) < 2 else [(skill,) for skill in skills]
+    return [
+        look
+        for run, some in zip(runs, wanted, strict=True)
+        for look in looks_at(run, command.seed, command.snapshot, some)
+    ]
 
 
 def picture_path(command: FilmstripCommand) -> Path:

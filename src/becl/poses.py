@@ -115,9 +115,13 @@ def look_at(run: Path, seed: int | None = None, snapshot: int | None = None, ski
     return Look(made, run, seed, choose_snapshot(run, [seed], snapshot), vectors, names)
 
 
-def is_tuned(run: Path) -> bool:
-    """Whether a folder holds finetuned policies."""
-    return read_config(run).get("command") == "finetune"
+def looks_at(
+    run: Path, seed: int | None = None, snapshot: int | None = None, skills: Sequence[int] = ()
+) -> list[Look] | list[Tuned]:
+    """The skills of a pretrained run, or the policies of a finetuned one."""
+    if read_config(run).get("command") == "finetune":
+        return tuned_at(run, seed, snapshot, skills)
+    return [look_at(run, seed, snapshot, skills)]
 
 
 def tuned_at(

@@ -620,23 +620,23 @@ def _measure_cell(texts: Sequence[str]) -> Cell:
 def published_section(configurations: Sequence[Configuration], overall: Aggregates) -> Section | None:
     """Ours and what others printed, side by side and nothing else: no statistic is made of published numbers."""
     comparable = [one for one in configurations if at_published_budget(one)]
-    printed = {source for one in comparable for theirs in published_returns(one).values() for source in theirs}
+    returns = [(one, task, theirs) for one in comparable for task, theirs in published_returns(one).items()]
+    printed = {source for _, _, theirs in returns for source in theirs}
     sources = [one for one in published.sources() if one.name in printed]
     rows, data = [], []
-    for one in comparable:
-        for task, theirs in published_returns(one).items():
-            ours = summarise(one.scores(task))
-            cells = [_published_cell(theirs.get(source.name)) for source in sources]
-            rows.append([Cell(one.label), Cell(pretty_task(task), task), Cell(_plus_minus(ours), ours.mean), *cells])
-            data += [
-                {
-                    "label": one.label, "task": task,
-                    "our_mean": ours.mean, "our_stderr": _or_blank(ours.error), "our_seeds": ours.seeds,
-                    "published_by": row.source, "published_mean": row.value, "published_error": _or_blank(row.error),
-                    "published_seeds": _or_blank(row.seeds), "note": row.note,
-                }
-                for row in theirs.values()
-            ]  # fmt: skip
+    for one, task, theirs in returns:
+        ours = summarise(one.scores(task))
+        cells = [_published_cell(theirs.get(source.name)) for source in sources]
+        rows.append([Cell(one.label), Cell(pretty_task(task), task), Cell(_plus_minus(ours), ours.mean), *cells])
+        data += [
+            {
+                "label": one.label, "task": task,
+                "our_mean": ours.mean, "our_stderr": _or_blank(ours.error), "our_seeds": ours.seeds,
+                "published_by": row.source, "published_mean": row.value, "published_error": _or_blank(row.error),
+                "published_seeds": _or_blank(row.seeds), "note": row.note,
+            }
+            for row in theirs.values()
+        ]  # fmt: skip
     others = other_published(comparable, overall)
     used = {row["published_by"] for row in data} | {row.source for row, _ in others}
     if not used:

@@ -60,14 +60,13 @@ class VideoCommand:
 
 def video_command(command: VideoCommand) -> int:
     from becl.evaluate_command import check_place
-    from becl.poses import is_tuned, look_at, tuned_at
+    from becl.poses import looks_at
 
     check_picture(command.steps, command.frames, command.size)
-    find = tuned_at if is_tuned(command.run) else look_at
-    found = find(command.run, command.seed, command.snapshot, command.skills)
+    looks = looks_at(command.run, command.seed, command.snapshot, command.skills)
     out = command.out or command.run / "gallery"
     check_place(out)
-    return film(found if isinstance(found, list) else [found], out, command)
+    return film(looks, out, command)
 
 
 def check_picture(steps: int | None, frames: int, size: int) -> None:
