@@ -660,7 +660,8 @@ def skill_choices(configurations: Sequence[Configuration]) -> list[dict[str, Con
         if len({one.options["skill"] for one in group}) > 1:
             transfers = len({one.options.get("transfer") for one in group}) > 1
             names = [one.options["skill"] + (f", {one.options.get('transfer')}" if transfers else "") for one in group]
-            names = [one.label if names.count(name) > 1 else name for name, one in zip(names, group, strict=True)]
+            if len({*names}) < len(names):  # Something else differs too, which labels tell.
+                names = [one.label for one in group]
             made.append(dict(zip(names, group, strict=True)))
     return made
 

@@ -510,7 +510,7 @@ def zero_shot_picture(name: str, label: str, measured: ZeroShot) -> Picture:
     figure = report_figures.zero_shot(
         {f"seed {seed}": values / scale for seed, values in maps.items()},
         [pretty_task(task) for task in tasks],
-        "part of the expert's return" if known else "return",
+        "return / expert's" if known else "return",
         1.0 if known else None,
     )
     drawn = report_figures.MOST_MAPS
