@@ -10,7 +10,6 @@ environments. Rates vary between machines; compare the ratios.
 """
 
 import argparse
-import dataclasses
 import statistics
 import tempfile
 import time
@@ -23,7 +22,7 @@ import numpy as np
 
 from becl.objectives import METHODS
 from becl.offpolicy import Outcome, programs, usable_devices
-from becl.pretraining import Pretraining, device_name, make_pretraining, seed_keys, time_loop
+from becl.pretraining import Pretraining, device_name, make_pretraining, seed_keys, time_loop, trial_of
 
 SMALL = ("batch=128", "replay.capacity=20000")
 REPEATS = 5
@@ -31,8 +30,7 @@ REPEATS = 5
 
 def time_update(made: Pretraining, kernels: int = 0) -> tuple[float, float]:
     """Seconds of an update of all seeds together, and of compiling; prints so many of the kernels that take longest."""
-    replay = dataclasses.replace(made.run.replay, capacity=min(made.run.replay.capacity, 100_000))
-    run = dataclasses.replace(made.run, replay=replay)
+    run = trial_of(made.run)
     seeds = len(made.seeds)
     parts = programs(run, usable_devices(seeds))
     state, choice = parts.init(seed_keys(made.seeds))

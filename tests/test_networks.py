@@ -9,7 +9,19 @@ import pytest
 
 from becl.ddpg import DDPG
 from becl.envs.spec import EnvSpec
-from becl.networks import Adam, Network, compute_dtype, computing, fastest, init_trunk, product, relu, squash
+from becl.networks import (
+    THIN,
+    Adam,
+    Network,
+    affine,
+    batch_sum,
+    compute_dtype,
+    computing,
+    fastest,
+    init_trunk,
+    relu,
+    squash,
+)
 from becl.replay import Transitions
 from becl.skills import OneHot
 
@@ -26,8 +38,7 @@ def gradients(function, *args):
     return jax.grad(lambda *a: jnp.sum(weights * function(*a)), tuple(range(len(args))))(*args)
 
 
-def plain_squash(x, bias, gain, shift):
-    x = x + bias
+def plain_squash(x, gain, shift):
     normalized = (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-5)
     return jnp.tanh(normalized * gain + shift)
 
@@ -47,7 +58,7 @@ def dtypes(tree):
 
 @pytest.mark.parametrize("batch", [(6,), (2, 3)])
 def test_squash_is_tanh_of_layer_norm(batch):
-    args = normal(0, *batch, 32), normal(1, 32), 1 + 0.3 * normal(2, 32), 0.3 * normal(3, 32)
+    args = 1 + normal(0, *batch, 32), 1 + 0.3 * normal(2, 32), 0.3 * normal(3, 32)
     with computing("float32"):
         np.testing.assert_allclose(squash(*args), plain_squash(*args), atol=2e-6)
         for got, expected in zip(gradients(squash, *args), gradients(plain_squash, *args), strict=True):
@@ -62,13 +73,24 @@ def test_relu_is_the_larger_of_x_and_zero():
 
 
 @pytest.mark.parametrize("exact", [False, True])
-@pytest.mark.parametrize("batch", [(), (4,), (2, 3)])
-def test_product_is_a_matrix_product(batch, exact):
-    x, weight = normal(0, *batch, 5), normal(1, 5, 6)
+@pytest.mark.parametrize("width", [5, THIN])
+@pytest.mark.parametrize("batch", [(), (4,), (2, 3), (40,)])
+def test_affine_is_a_matrix_product_and_a_bias(batch, width, exact):
+    args = normal(0, *batch, width), normal(1, width, 6), normal(2, 6)
     with computing("float32"):
-        np.testing.assert_allclose(product(x, weight, exact), x @ weight, rtol=1e-6, atol=1e-6)
-        got, expected = gradients(lambda x, w: product(x, w, exact), x, weight), gradients(jnp.matmul, x, weight)
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), got, expected)
+        np.testing.assert_allclose(affine(*args, exact), args[0] @ args[1] + args[2], rtol=1e-6, atol=2e-5)
+        got = gradients(lambda *a: affine(*a, exact), *args)
+        expected = gradients(lambda x, w, b: x @ w + b, *args)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-5), got, expected)
+
+
+def test_a_sum_over_the_batch_is_float32():
+    """Four thousand ones: bfloat16 would stop counting at 256."""
+    x = jnp.ones((2, 2048, 3), jnp.bfloat16)
+    np.testing.assert_array_equal(jax.jit(batch_sum)(x), 4096)
+    with computing("bf16"):
+        args = x, jnp.ones((3, 4)), jnp.zeros(4)
+        np.testing.assert_array_equal(jax.grad(lambda b: affine(*args[:2], b).astype(jnp.float32).sum())(args[2]), 4096)
 
 
 # --- Precision --------------------------------------------------------------------------------------------------------
@@ -111,8 +133,8 @@ def test_bf16_is_inside_and_float32_outside():
     with computing("bf16"):
         assert network.layers[0].hidden(x).dtype == jnp.bfloat16
         assert trunk(x).dtype == jnp.bfloat16
-        assert product(x, normal(3, 12, 4)).dtype == jnp.bfloat16
-        assert product(x, normal(3, 12, 4), exact=True).dtype == jnp.float32
+        assert affine(x, normal(3, 12, 4), normal(4, 4)).dtype == jnp.bfloat16
+        assert affine(x, normal(3, 12, 4), normal(4, 4), exact=True).dtype == jnp.float32
         assert network(x).dtype == jnp.float32
         assert dtypes(Network((64,)).init(jax.random.key(1), 12, 5)) == {jnp.dtype(jnp.float32)}
 

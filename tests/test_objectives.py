@@ -210,7 +210,7 @@ def test_negatives_far_below_the_anchor_keep_their_gradient():
     """At temperature 0.01 the anchor's own score is 100; a negative at 10 must still be seen."""
     scores, negatives = jnp.array([[100.0, 10.0]]), jnp.array([[False, True]])
     for hardness in (0.0, 0.5):
-        value, slope = jax.value_and_grad(lambda s, h=hardness: negative_mass(s, negatives, h)[0])(scores)
+        value, slope = jax.value_and_grad(lambda s, h=hardness: negative_mass(s, negatives, h, 100.0)[0])(scores)
         np.testing.assert_allclose(value, 10.0, rtol=1e-5)
         np.testing.assert_allclose(slope, [[0.0, 1.0]], atol=1e-5)
 
@@ -218,10 +218,10 @@ def test_negatives_far_below_the_anchor_keep_their_gradient():
 def test_hard_negatives_raise_the_mass_and_zero_leaves_it():
     scores = jax.random.normal(jax.random.key(0), (5, 20))
     negatives = jnp.ones((5, 20), bool)
-    plain = negative_mass(scores, negatives, 0.0)
+    plain = negative_mass(scores, negatives, 0.0, 5.0)
     np.testing.assert_allclose(plain, jax.nn.logsumexp(scores, 1), rtol=1e-5)
-    np.testing.assert_allclose(negative_mass(scores, negatives, 1e-6), plain, rtol=1e-4)
-    assert np.all(negative_mass(scores, negatives, 1.0) > plain)
+    np.testing.assert_allclose(negative_mass(scores, negatives, 1e-6, 5.0), plain, rtol=1e-4)
+    assert np.all(negative_mass(scores, negatives, 1.0, 5.0) > plain)
 
 
 def test_ramp_multiplies_by_a_power_of_progress():
@@ -259,18 +259,19 @@ def masked_scores():
 
 def test_log_sum_exp_by_the_plain_formula():
     for scores, mask in masked_scores():
+        bound = float(jnp.abs(scores).max())
         weights = jnp.where(mask.any(1), jnp.arange(1.0, 7.0), 0.0)
 
         def plain(s, mask=mask, weights=weights):
             return jnp.sum(weights * jax.nn.logsumexp(jnp.where(mask, s, -1e30), 1))
 
-        got = becl_file.log_sum_exp(scores, mask)
+        got = becl_file.log_sum_exp(scores, mask, bound)
         expected = jax.nn.logsumexp(jnp.where(mask, scores, -jnp.inf), 1)
         np.testing.assert_allclose(got[mask.any(1)], expected[mask.any(1)], rtol=1e-5, atol=1e-5)
         assert np.all(got[~mask.any(1)] <= becl_file.NO_SCORE)
-        slope = jax.grad(lambda s, m=mask, w=weights: jnp.sum(w * becl_file.log_sum_exp(s, m)))(scores)
+        slope = jax.grad(lambda s, m=mask, w=weights, b=bound: jnp.sum(w * becl_file.log_sum_exp(s, m, b)))(scores)
         np.testing.assert_allclose(slope, jax.grad(plain)(scores), rtol=1e-4, atol=1e-5)
-        everywhere = jax.grad(lambda s, m=mask: becl_file.log_sum_exp(s, m).sum())(scores)
+        everywhere = jax.grad(lambda s, m=mask, b=bound: becl_file.log_sum_exp(s, m, b).sum())(scores)
         assert np.all(np.isfinite(everywhere))
         np.testing.assert_array_equal(everywhere[2], 0)
 

@@ -24,11 +24,12 @@ from becl.networks import (
     Moments,
     Trunk,
     add_moments,
+    affine,
+    batch_sum,
     follow,
     init_moments,
     init_trunk,
     orthogonal_layer,
-    product,
     whiten,
 )
 from becl.objectives.protocol import Metrics
@@ -80,8 +81,27 @@ class Critic(eqx.Module):
 
     def __call__(self, x: Float[Array, "batch in"]) -> Float[Array, "2 batch value"]:
         features = self.hidden.hidden(self.trunk(x))
-        out = product(features, jax.scipy.linalg.block_diag(*self.weight), exact=True)
-        return jnp.swapaxes(out.reshape(len(x), 2, -1), 0, 1) + self.bias[:, None]
+        if self.weight.shape[-1] == 1:
+            out = inner_product(features, self.weight.reshape(2, -1)) + self.bias.T
+            return out.T[..., None]
+        out = affine(features, jax.scipy.linalg.block_diag(*self.weight), self.bias.ravel(), exact=True)
+        return jnp.swapaxes(out.reshape(len(x), 2, -1), 0, 1)
+
+
+@jax.custom_vjp
+def inner_product(x: Float[Array, "batch both"], weight: Float[Array, "2 hidden"]) -> Float[Array, "batch 2"]:
+    """Of either half of the features and its weights."""
+    return jnp.sum(x.reshape(len(x), *weight.shape).astype(jnp.float32) * weight, -1)
+
+
+def _inner_product_backward(kept: tuple[Array, Array], g: Float[Array, "batch 2"]) -> tuple[Array, Array]:
+    x, weight = kept
+    halves = x.reshape(len(x), *weight.shape)
+    slope = batch_sum((halves * g[..., None]).reshape(len(x), -1)).reshape(weight.shape)
+    return (g[..., None] * weight).reshape(x.shape).astype(x.dtype), slope
+
+
+inner_product.defvjp(lambda x, weight: (inner_product(x, weight), (x, weight)), _inner_product_backward)
 
 
 class DDPGState(NamedTuple):

@@ -57,31 +57,51 @@ def compute_dtype() -> jnp.dtype:
 THIN = 128
 
 
-def product(
-    x: Float[Array, "*batch in"], weight: Float[Array, "in out"], exact: bool = False
+def affine(
+    x: Float[Array, "*batch in"], weight: Float[Array, "in out"], bias: Float[Array, " out"], exact: bool = False
 ) -> Float[Array, "*batch out"]:
-    """x·W in the precision of the day; `exact` results are not rounded to it, as outputs should not be."""
-    return _product(x, weight, compute_dtype(), jnp.dtype(jnp.float32) if exact else compute_dtype())
+    """x·W + b in the precision of the day; `exact` results are not rounded to it, as outputs should not be."""
+    return _affine(x, weight, bias, compute_dtype(), jnp.dtype(jnp.float32) if exact else compute_dtype())
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def _product(x: Array, weight: Array, dtype: jnp.dtype, result: jnp.dtype) -> Array:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def _affine(x: Array, weight: Array, bias: Array, dtype: jnp.dtype, result: jnp.dtype) -> Array:
     if len(weight) < THIN:
-        return jnp.matmul(x, weight).astype(result)
-    return jnp.matmul(x.astype(dtype), weight.astype(dtype), preferred_element_type=result)
+        return jnp.matmul(with_one(x), jnp.concatenate([weight, bias[None]])).astype(result)
+    product = jnp.matmul(x.astype(dtype), weight.astype(dtype), preferred_element_type=result)
+    return (product + bias).astype(result)
 
 
-def _product_backward(dtype: jnp.dtype, result: jnp.dtype, kept: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
+def _affine_backward(
+    dtype: jnp.dtype, result: jnp.dtype, kept: tuple[Array, Array], g: Array
+) -> tuple[Array, Array, Array]:
     """Gradients are computed in the given type always, which JAX would not do where the result has more bits."""
     del result
     x, weight = kept
-    g = g.astype(dtype)
+    fine, g = g, g.astype(dtype)
+    rows, flat = x.reshape(-1, x.shape[-1]).astype(dtype), g.reshape(-1, g.shape[-1])
+    if len(weight) < THIN:
+        # The bias as the weight of an input that is always one: its gradient comes with the others.
+        slopes = (with_one(rows).T @ flat).astype(weight.dtype)
+        slope, bias = slopes[:-1], slopes[-1]
+    else:
+        slope, bias = (rows.T @ flat).astype(weight.dtype), batch_sum(fine)
+    return (g @ weight.T.astype(dtype)).astype(x.dtype), slope, bias
+
+
+_affine.defvjp(lambda x, weight, bias, *types: (_affine(x, weight, bias, *types), (x, weight)), _affine_backward)
+
+
+def with_one(x: Float[Array, "*batch n"]) -> Float[Array, "*batch n+1"]:
+    """The bias as the weight of an input that is always one."""
+    return jnp.concatenate([x, jnp.ones((*x.shape[:-1], 1), x.dtype)], -1)
+
+
+def batch_sum(x: Float[Array, "*batch dim"]) -> Float[Array, " dim"]:
+    """In float32, and in two steps: a GPU sums down long columns of an array with few of its cores."""
     rows = math.prod(x.shape[:-1])
-    slope = x.reshape(rows, -1).T.astype(dtype) @ g.reshape(rows, -1)
-    return (g @ weight.T.astype(dtype)).astype(x.dtype), slope.astype(weight.dtype)
-
-
-_product.defvjp(lambda x, weight, *types: (_product(x, weight, *types), (x, weight)), _product_backward)
+    parts = x.astype(jnp.float32).reshape(math.gcd(rows, 8), -1, x.shape[-1]).sum(1)
+    return jax.lax.optimization_barrier(parts).sum(0)
 
 
 @jax.custom_vjp
@@ -106,11 +126,11 @@ class Linear(eqx.Module):
     bias: Float[Array, " out"]
 
     def __call__(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch out"]:
-        return product(x, self.weight, exact=True) + self.bias
+        return affine(x, self.weight, self.bias, exact=True)
 
     def hidden(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch out"]:
         """With ReLU behind it."""
-        return relu(product(x, self.weight) + self.bias.astype(compute_dtype()))
+        return relu(affine(x, self.weight, self.bias))
 
 
 class MLP(eqx.Module):
@@ -141,17 +161,17 @@ class Trunk(eqx.Module):
     shift: Float[Array, " out"]
 
     def __call__(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch out"]:
-        return squash(product(x, self.linear.weight), self.linear.bias, self.gain, self.shift)
+        return squash(affine(x, self.linear.weight, self.linear.bias), self.gain, self.shift)
 
 
 @jax.custom_vjp
-def squash(x: Float[Array, "*b d"], bias: Float[Array, " d"], gain: Float[Array, " d"], shift: Float[Array, " d"]):
-    """tanh(LayerNorm(x + bias)). Its gradient keeps x alone and computes the rest again: less to write and read."""
-    return _squash(x, bias, gain, shift)[0]
+def squash(x: Float[Array, "*b d"], gain: Float[Array, " d"], shift: Float[Array, " d"]) -> Float[Array, "*b d"]:
+    """tanh(LayerNorm(x)). Its gradient keeps x alone and computes the rest again: less to write and read."""
+    return _squash(x, gain, shift)[0]
 
 
-def _squash(x: Float[Array, "*b d"], bias: Float[Array, " d"], gain: Float[Array, " d"], shift: Float[Array, " d"]):
-    wide = x.astype(jnp.float32) + bias
+def _squash(x: Float[Array, "*b d"], gain: Float[Array, " d"], shift: Float[Array, " d"]):
+    wide = x.astype(jnp.float32)
     # One pass instead of two. The mean over so many units is near zero, so that nothing cancels.
     mean = wide.mean(-1, keepdims=True)
     variance = jnp.square(wide).mean(-1, keepdims=True) - jnp.square(mean)
@@ -160,21 +180,24 @@ def _squash(x: Float[Array, "*b d"], bias: Float[Array, " d"], gain: Float[Array
     return jnp.tanh(normal * gain + shift).astype(x.dtype), mean, scale
 
 
-def _squash_backward(kept: tuple[Array, ...], g: Array) -> tuple[Array, Array, Array, Array]:
-    # The barrier keeps XLA from storing what the forward pass computed.
-    x, bias, gain, shift, mean, scale = jax.lax.optimization_barrier(kept)
-    rows = tuple(range(x.ndim - 1))
-    normal = (x.astype(jnp.float32) + bias - mean) * scale
+def _squash_backward(kept: tuple[Array, ...], g: Array) -> tuple[Array, Array, Array]:
+    # The barriers keep XLA from storing what the forward pass computed, and from a kernel for everything at once.
+    x, gain, shift, mean, scale = jax.lax.optimization_barrier(kept)
+    normal = (x.astype(jnp.float32) - mean) * scale
     inner = g.astype(jnp.float32) * (1 - jnp.square(jnp.tanh(normal * gain + shift)))
+    # Rounded like the layer, so that it takes half the memory.
+    inner = jax.lax.optimization_barrier(inner.astype(x.dtype)).astype(jnp.float32)
     outer = inner * gain
-    along = (outer * normal).mean(-1, keepdims=True)
-    out = scale * (outer - outer.mean(-1, keepdims=True) - normal * along)
-    return out.astype(x.dtype), out.sum(rows), (inner * normal).sum(rows), inner.sum(rows)
+    level, along = jax.lax.optimization_barrier(
+        (outer.mean(-1, keepdims=True), (outer * normal).mean(-1, keepdims=True))
+    )
+    out = scale * (outer - level - normal * along)
+    return out.astype(x.dtype), batch_sum(inner * normal), batch_sum(inner)
 
 
-def _squash_forward(x: Array, bias: Array, gain: Array, shift: Array) -> tuple[Array, tuple[Array, ...]]:
-    y, mean, scale = _squash(x, bias, gain, shift)
-    return y, (x, bias, gain, shift, mean, scale)
+def _squash_forward(x: Array, gain: Array, shift: Array) -> tuple[Array, tuple[Array, ...]]:
+    y, mean, scale = _squash(x, gain, shift)
+    return y, (x, gain, shift, mean, scale)
 
 
 squash.defvjp(_squash_forward, _squash_backward)

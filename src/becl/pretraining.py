@@ -516,12 +516,16 @@ def failure(made: Pretraining, out: Path, step: int, what: str, seeds: Sequence[
 # --- Before the run ---------------------------------------------------------------------------------------------------
 
 
-def time_loop(made: Pretraining, patience: float = 20.0) -> float:
-    """Environment steps a second of all seeds together, measured on this machine with a small replay."""
-    run = made.run
+def trial_of(run: OffPolicy) -> OffPolicy:
+    """The same with a small replay and an early start, to be timed."""
     few = (run.replay.nstep + 2) * max(run.envs, run.steps_per_update)
     replay = dataclasses.replace(run.replay, capacity=max(8 * few, 1000))
-    trial = dataclasses.replace(run, random_steps=few, replay=replay)
+    return dataclasses.replace(run, random_steps=few, replay=replay)
+
+
+def time_loop(made: Pretraining, patience: float = 20.0) -> float:
+    """Environment steps a second of all seeds together, measured on this machine with a small replay."""
+    run, trial = made.run, trial_of(made.run)
     updates, began = 0, time.perf_counter()
     since, step = began, 0
     with contextlib.closing(make_envs(made.env, run.envs * len(made.seeds), made.seeds)) as environments:

@@ -11,6 +11,7 @@ The paper leaves open which state of the other trajectory is the positive, and i
 equations; `positive` and `denominator` name those choices.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -28,6 +29,7 @@ from becl.skills import OneHot, skill_index
 # Anchors priced at once: keeps a block of similarities (250 × batch) in a core's cache.
 BLOCK = 250
 NO_SCORE = -1e4  # Of a batch without negatives: their mass is nothing.
+SAFE = 70.0  # Exponentials of scores this size, and sums of millions of them, are within float32.
 
 
 class BeCLState(NamedTuple):
@@ -115,7 +117,7 @@ class BeCL:
         chosen = POSITIVES[self.positive](scores, pairs, key)
         if self.denominator == "all":
             return released_nce(chosen, scores, pairs.other)
-        mass = negative_mass(scores, pairs.negative, self.hard_negatives)
+        mass = negative_mass(scores, pairs.negative, self.hard_negatives, 1 / self.temperature)
         if self.denominator == "paper":
             # Each of the 2(m−1) negatives stands for an equal share of the batch's other-skill states.
             count = jnp.maximum(pairs.negative.sum(1), 1)
@@ -191,13 +193,14 @@ def expected_ratio(
 
 
 def negative_mass(
-    scores: Float[Array, "anchors batch"], negatives: Bool[Array, "anchors batch"], hardness: float
+    scores: Float[Array, "anchors batch"], negatives: Bool[Array, "anchors batch"], hardness: float, bound: float
 ) -> Float[Array, " anchors"]:
-    """log Σ_j w_j exp(score_j) over the negatives, w_j ∝ exp(hardness · score_j) with mean 1."""
+    """log Σ_j w_j exp(score_j) over the negatives, w_j ∝ exp(hardness · score_j) with mean 1; |score_j| ≤ bound."""
     if hardness == 0:
-        return log_sum_exp(scores, negatives)
-    weighted = log_sum_exp((1 + hardness) * scores, negatives)
-    return weighted + jnp.log(jnp.maximum(negatives.sum(1), 1)) - log_sum_exp(hardness * scores, negatives)
+        return log_sum_exp(scores, negatives, bound)
+    weighted = log_sum_exp((1 + hardness) * scores, negatives, (1 + hardness) * bound)
+    weights = log_sum_exp(hardness * scores, negatives, hardness * bound)
+    return weighted + jnp.log(jnp.maximum(negatives.sum(1), 1)) - weights
 
 
 @jax.custom_vjp
@@ -210,7 +213,8 @@ def similarities(
 
 def _similarities_backward(kept: tuple[Array, Array], g: Float[Array, "anchors batch"]) -> tuple[Array, Array]:
     anchors, features = kept
-    g = g.astype(compute_dtype())
+    # The barrier keeps XLA from rounding it in both products, which would read all its bits twice.
+    g = jax.lax.optimization_barrier(g.astype(compute_dtype()))
     return (g @ features.astype(g.dtype)).astype(jnp.float32), (g.T @ anchors.astype(g.dtype)).astype(jnp.float32)
 
 
@@ -220,9 +224,14 @@ similarities.defvjp(
 )
 
 
-@jax.custom_vjp
-def log_sum_exp(scores: Float[Array, "anchors batch"], mask: Bool[Array, "anchors batch"]) -> Float[Array, " anchors"]:
-    """log Σ exp(score) over the masked of each row; NO_SCORE where there are none."""
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def log_sum_exp(
+    scores: Float[Array, "anchors batch"], mask: Bool[Array, "anchors batch"], bound: float
+) -> Float[Array, " anchors"]:
+    """log Σ exp(score) over the masked of each row, |score| ≤ bound; NO_SCORE where there are none."""
+    if bound < SAFE:
+        total = jnp.sum(jnp.where(mask, jnp.exp(scores), 0.0), 1)
+        return jnp.where(total > 0, jnp.log(total), NO_SCORE)
     # Shifted by the largest, so that the sum is at least 1 at any temperature.
     peak = jnp.max(jnp.where(mask, scores, NO_SCORE), 1)
     total = jnp.sum(jnp.where(mask, jnp.exp(scores - peak[:, None]), 0.0), 1)
@@ -231,8 +240,8 @@ def log_sum_exp(scores: Float[Array, "anchors batch"], mask: Bool[Array, "anchor
 
 # Written out, so that the gradient needs the scores again and no other matrix of their size.
 log_sum_exp.defvjp(
-    lambda scores, mask: ((mass := log_sum_exp(scores, mask)), (scores, mask, mass)),
-    lambda kept, g: (g[:, None] * jnp.where(kept[1], jnp.exp(kept[0] - kept[2][:, None]), 0.0), None),
+    lambda scores, mask, bound: ((mass := log_sum_exp(scores, mask, bound)), (scores, mask, mass)),
+    lambda _, kept, g: (g[:, None] * jnp.where(kept[1], jnp.exp(kept[0] - kept[2][:, None]), 0.0), None),
 )
 
 
@@ -291,7 +300,7 @@ def random(scores: Float[Array, "anchors batch"], pairs: Pairs, key: PRNGKeyArra
 def mean(scores: Float[Array, "anchors batch"], pairs: Pairs, key: PRNGKeyArray) -> Positives:
     """All candidates, equally."""
     del key
-    return Positives(scores, pairs.across / jnp.maximum(pairs.across.sum(1, keepdims=True), 1))
+    return Positives(scores, pairs.across * (1 / jnp.maximum(pairs.across.sum(1, keepdims=True), 1)))
 
 
 def first(scores: Float[Array, "anchors batch"], pairs: Pairs, key: PRNGKeyArray) -> Positives:
