@@ -16,10 +16,12 @@ from becl.envs.simulations import Step
 from becl.envs.spec import EnvSpec
 from becl.errors import UserError
 from becl.networks import Adam, Network
+from becl.objectives import METHODS
 from becl.objectives.becl import BeCL
 from becl.objectives.diayn import DIAYN
 from becl.objectives.extrinsic import Extrinsic
-from becl.offpolicy import OffPolicy, programs, train
+from becl.offpolicy import OffPolicy, Outcome, programs, train
+from becl.pretraining import make_pretraining
 from becl.replay import Replay
 from becl.skills import NoSkill, OneHot
 
@@ -138,6 +140,25 @@ def test_every_part_is_traced_once():
     parts: Any = programs(run, 1)
     sizes = [part._cache_size() for part in (parts.act, parts.store, parts.store_and_learn)]
     assert sizes == [1, 1, 1]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_update_keeps_every_type(method):
+    """Also whether it is weak: an update would be compiled again for a state that differs in that."""
+    settings = ("batch=16", "replay.capacity=2000")
+    run = make_pretraining("square_a", method, (0,), hidden=8, settings=settings, parallel=2).run
+
+    def update(state, choice):
+        nothing = np.zeros(run.envs, np.float32)
+        obs = np.zeros((run.envs, run.env.obs_dim), np.float32)
+        state = run.store(state, choice, Outcome(obs, obs, nothing, nothing > 0, nothing > 0))
+        return run.learn(state, jnp.int32(9))[0]
+
+    before, choice = jax.eval_shape(run.init, jax.random.key(0))
+    after = jax.eval_shape(update, before, choice)
+    assert not any(leaf.weak_type for leaf in jax.tree.leaves(before))
+    same = jax.tree.map(lambda a, b: (a.shape, a.dtype, a.weak_type) == (b.shape, b.dtype, b.weak_type), before, after)
+    assert all(jax.tree.leaves(same))
 
 
 def test_several_fits_come_before_an_update():

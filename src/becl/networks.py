@@ -239,7 +239,7 @@ def init_trunk(key: PRNGKeyArray, in_dim: int, out_dim: int) -> Trunk:
 
 
 def init_moments(dim: int) -> Moments:
-    return Moments(jnp.array(0.01), jnp.zeros(dim), jnp.full(dim, 0.01))
+    return Moments(jnp.full((), 0.01, jnp.float32), jnp.zeros(dim), jnp.full(dim, 0.01, jnp.float32))
 
 
 def add_moments(moments: Moments, x: Float[Array, "*batch dim"]) -> Moments:

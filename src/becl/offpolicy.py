@@ -194,7 +194,7 @@ class OffPolicy:
             jnp.zeros(self.envs, jnp.int32),
             jnp.zeros((self.envs, self.env.action_dim)),
         )
-        return state, nothing
+        return jax.tree.map(strong, state), nothing
 
     def act(
         self,
@@ -287,6 +287,12 @@ class OffPolicy:
             progress=jnp.minimum(transitions.since / interval, 1.0),
             reward=transitions.reward,
         )
+
+
+def strong(x: Array) -> Array:
+    """The same number where it may still adapt its type to others': it would not after an update, which would be
+    compiled again for it."""
+    return jax.lax.convert_element_type(x, x.dtype) if getattr(x, "weak_type", False) else x
 
 
 class Programs(NamedTuple):
