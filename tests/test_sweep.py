@@ -944,7 +944,7 @@ def test_a_dry_run_writes_nothing_and_its_hours_are_those_of_the_rates(capsys: S
     assert files() == before
     said = capsys.readouterr().out
     hours = 8 * 90e6 / rate["steps_per_second"] / 3600
-    assert f"time on one NVIDIA H200: {hours:,.1f} hours, by 1 measured rates\n" in said
+    assert f"time on one NVIDIA H200: {hours:,.1f} hours, by 1 measured rate\n" in said
     assert "pretrain: 8 runs in 1 job of up to 8 together, " in said
     assert f"on an A100: {8 * 18} GPU hours" in said
     assert (

@@ -150,8 +150,9 @@ def time_line(jobs: Sequence[Job], cells: Mapping[str, Cell], device: str, rates
     cost = cost_of(robots, cells, device, rates)
     if cost.hours is None:
         return f"time on {device}: no rate is known there; becl pretrain ... --dry-run times a run"
-    of_own = {rate.source for job in robots if (rate := rate_of(job, device, rates))}
+    used = {rate for job in robots if (rate := rate_of(job, device, rates))}
     assumed = (
         f"; {cost.assumed} of {len(robots)} jobs at the rate of another method, domain or stage" if cost.assumed else ""
     )
-    return f"time on one {device}: {cost.hours:,.1f} hours, by {len(of_own)} measured rates{assumed}"
+    by = counted(len(used), "measured rate")
+    return f"time on one {device}: {cost.hours:,.1f} hours, by {by}{assumed}"
