@@ -78,19 +78,19 @@ def test_relu_is_the_larger_of_x_and_zero():
 def test_affine_is_a_matrix_product_and_a_bias(batch, width, exact):
     args = normal(0, *batch, width), normal(1, width, 6), normal(2, 6)
     with computing("float32"):
-        np.testing.assert_allclose(affine(*args, exact), args[0] @ args[1] + args[2], rtol=1e-6, atol=2e-5)
-        got = gradients(lambda *a: affine(*a, exact), *args)
+        np.testing.assert_allclose(affine(*args, exact=exact), args[0] @ args[1] + args[2], rtol=1e-6, atol=2e-5)
+        got = gradients(lambda x, w, b: affine(x, w, b, exact), *args)
         expected = gradients(lambda x, w, b: x @ w + b, *args)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-5), got, expected)
 
 
 def test_a_sum_over_the_batch_is_float32():
-    """Four thousand ones: bfloat16 would stop counting at 256."""
-    x = jnp.ones((2, 2048, 3), jnp.bfloat16)
-    np.testing.assert_array_equal(jax.jit(batch_sum)(x), 4096)
+    """4,099 ones: bfloat16 would stop counting at 256, and has no such number."""
+    x = jnp.ones((1, 4099, THIN), jnp.bfloat16)
+    np.testing.assert_array_equal(jax.jit(batch_sum)(x), 4099)
     with computing("bf16"):
-        args = x, jnp.ones((3, 4)), jnp.zeros(4)
-        np.testing.assert_array_equal(jax.grad(lambda b: affine(*args[:2], b).astype(jnp.float32).sum())(args[2]), 4096)
+        slope = jax.grad(lambda b: affine(x, jnp.ones((THIN, 4)), b).astype(jnp.float32).sum())(jnp.zeros(4))
+    np.testing.assert_array_equal(slope, 4099)
 
 
 # --- Precision --------------------------------------------------------------------------------------------------------

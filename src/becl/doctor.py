@@ -416,7 +416,7 @@ def time_product(precision: Any, x: Any, y: Any, device: Any, seconds: float = 0
     from becl import networks
 
     with networks.computing(precision):
-        multiply = jax.jit(lambda x, y: networks.affine(x, y, np.zeros(y.shape[1], np.float32)))
+        multiply = jax.jit(lambda x, y: networks.affine(x, y, jax.numpy.zeros(y.shape[1])))
         x, y = jax.device_put((x, y), device)
         result = jax.block_until_ready(multiply(x, y))  # Compiles.
         times, until = [], time.perf_counter() + seconds

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import tyro
 
 from becl.errors import UserError, unknown
+from becl.progress import counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -84,7 +85,7 @@ def measure(command: EvaluateCommand) -> Evaluation:
     made = request.made
     print(
         f"{made.method} on {made.env} at {request.snapshot:,} steps · seeds {_listed(request.seeds)} × "
-        f"{len(request.names)} skills × {request.episodes} episodes · {request.out}/",
+        f"{counted(len(request.names), 'skill')} × {counted(request.episodes, 'episode')} · {request.out}/",
         flush=True,
     )
     began = time.perf_counter()

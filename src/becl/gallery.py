@@ -14,6 +14,7 @@ import tyro
 
 from becl.errors import UserError
 from becl.filmstrip import is_folder
+from becl.progress import counted
 
 if TYPE_CHECKING:
     from becl.gallery_numbers import Numbers
@@ -119,7 +120,7 @@ def write_page(look: "Look", path: Path, command: GalleryCommand) -> int:
     from becl.gallery_numbers import numbers_of
     from becl.poses import motion_of
 
-    print(f"{look.title} · {len(look.names)} skills", flush=True)
+    print(f"{look.title} · {counted(len(look.names), 'skill')}", flush=True)
     motion, numbers = motion_of(look, command.frames, command.steps), numbers_of(look)
     began = time.perf_counter()
     write_text(path, page_of(look, motion, numbers))
@@ -172,7 +173,7 @@ def serve(look: "Look", port: int, command: GalleryCommand) -> int:
 
     from becl.gallery_page import Page
 
-    print(f"{look.title} · {len(look.names)} skills: a moment ...", flush=True)
+    print(f"{look.title} · {counted(len(look.names), 'skill')}: a moment ...", flush=True)
     with server_at(port, "becl") as server:
         page = Page(server, look, command.frames, command.steps)
         address = f"http://{HOST}:{port}"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from becl.errors import UserError
+from becl.progress import counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -66,7 +67,7 @@ def draw(look: "Look", out: Path, episodes: int) -> int:
     from becl.skill_evaluation import rollout
 
     made = look.made
-    print(f"{look.title} · {len(look.names)} skills × {episodes} episodes · {out}/", flush=True)
+    print(f"{look.title} · {counted(len(look.names), 'skill')} × {counted(episodes, 'episode')} · {out}/", flush=True)
     learner, objective = load_snapshot(made, look.path)
     with progress(len(look.names) * episodes * made.run.env.episode_length, "steps") as shown:
         done = rollout(learner.actor, made.env, look.vectors, episodes, tasks=tasks_in_one_scene(made.env),

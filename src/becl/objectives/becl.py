@@ -224,11 +224,15 @@ similarities.defvjp(
 )
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def log_sum_exp(
     scores: Float[Array, "anchors batch"], mask: Bool[Array, "anchors batch"], bound: float
 ) -> Float[Array, " anchors"]:
     """log Σ exp(score) over the masked of each row, |score| ≤ bound; NO_SCORE where there are none."""
+    return _log_sum_exp(scores, mask, bound)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _log_sum_exp(scores: Array, mask: Array, bound: float) -> Array:
     if bound < SAFE:
         total = jnp.sum(jnp.where(mask, jnp.exp(scores), 0.0), 1)
         return jnp.where(total > 0, jnp.log(total), NO_SCORE)
@@ -239,8 +243,8 @@ def log_sum_exp(
 
 
 # Written out, so that the gradient needs the scores again and no other matrix of their size.
-log_sum_exp.defvjp(
-    lambda scores, mask, bound: ((mass := log_sum_exp(scores, mask, bound)), (scores, mask, mass)),
+_log_sum_exp.defvjp(
+    lambda scores, mask, bound: ((mass := _log_sum_exp(scores, mask, bound)), (scores, mask, mass)),
     lambda _, kept, g: (g[:, None] * jnp.where(kept[1], jnp.exp(kept[0] - kept[2][:, None]), 0.0), None),
 )
 
