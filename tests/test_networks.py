@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from becl.ddpg import DDPG
+from becl.ddpg import DDPG, inner_product
 from becl.envs.spec import EnvSpec
 from becl.networks import (
     THIN,
@@ -82,6 +82,14 @@ def test_affine_is_a_matrix_product_and_a_bias(batch, width, exact):
         got = gradients(lambda x, w, b: affine(x, w, b, exact), *args)
         expected = gradients(lambda x, w, b: x @ w + b, *args)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-5), got, expected)
+
+
+def test_inner_products_of_both_halves():
+    x, weight = normal(0, 24, 14), normal(1, 2, 7)
+    plain = lambda x, w: jnp.einsum("bkh,kh->bk", x.reshape(24, 2, 7), w)  # noqa: E731
+    np.testing.assert_allclose(inner_product(x, weight), plain(x, weight), rtol=1e-5, atol=1e-5)
+    got, expected = gradients(inner_product, x, weight), gradients(plain, x, weight)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), got, expected)
 
 
 def test_a_sum_over_the_batch_is_float32():
