@@ -81,7 +81,6 @@ def _affine_backward(
     fine, g = g, g.astype(dtype)
     rows, flat = x.reshape(-1, x.shape[-1]).astype(dtype), g.reshape(-1, g.shape[-1])
     if len(weight) < THIN:
-        # The bias as the weight of an input that is always one: its gradient comes with the others.
         slopes = (with_one(rows).T @ flat).astype(weight.dtype)
         slope, bias = slopes[:-1], slopes[-1]
     else:
@@ -93,7 +92,7 @@ _affine.defvjp(lambda x, weight, bias, *types: (_affine(x, weight, bias, *types)
 
 
 def with_one(x: Float[Array, "*batch n"]) -> Float[Array, "*batch n+1"]:
-    """The bias as the weight of an input that is always one."""
+    """With an input whose weight is the bias: it is added, and its gradient found, in the product of the others."""
     return jnp.concatenate([x, jnp.ones((*x.shape[:-1], 1), x.dtype)], -1)
 
 
@@ -239,7 +238,7 @@ def init_trunk(key: PRNGKeyArray, in_dim: int, out_dim: int) -> Trunk:
 
 
 def init_moments(dim: int) -> Moments:
-    return Moments(jnp.full((), 0.01, jnp.float32), jnp.zeros(dim), jnp.full(dim, 0.01, jnp.float32))
+    return Moments(jnp.array(0.01), jnp.zeros(dim), jnp.full(dim, 0.01))
 
 
 def add_moments(moments: Moments, x: Float[Array, "*batch dim"]) -> Moments:

@@ -233,13 +233,10 @@ def log_sum_exp(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _log_sum_exp(scores: Array, mask: Array, bound: float) -> Array:
-    if bound < SAFE:
-        total = jnp.sum(jnp.where(mask, jnp.exp(scores), 0.0), 1)
-        return jnp.where(total > 0, jnp.log(total), NO_SCORE)
-    # Shifted by the largest, so that the sum is at least 1 at any temperature.
-    peak = jnp.max(jnp.where(mask, scores, NO_SCORE), 1)
+    # Shifted by the largest at low temperatures, so that the sum is at least 1.
+    peak = jnp.zeros(len(scores)) if bound < SAFE else jnp.max(jnp.where(mask, scores, NO_SCORE), 1)
     total = jnp.sum(jnp.where(mask, jnp.exp(scores - peak[:, None]), 0.0), 1)
-    return jnp.log(jnp.maximum(total, 1e-30)) + peak
+    return jnp.where(total > 0, jnp.log(total) + peak, NO_SCORE)
 
 
 # Written out, so that the gradient needs the scores again and no other matrix of their size.

@@ -16,7 +16,7 @@ class RunningScale(NamedTuple):
 
 
 def init_scale() -> RunningScale:
-    return RunningScale(jnp.zeros(()), jnp.ones(()), jnp.full((), 1e-4, jnp.float32))
+    return RunningScale(jnp.zeros(()), jnp.ones(()), jnp.array(1e-4))
 
 
 def update_scale(scale: RunningScale, x: Float[Array, "..."]) -> RunningScale:
