@@ -173,14 +173,19 @@ def expected_nce(
     return jnp.sum(weights * info_nce(positive, negative_mass[:, None]), -1)
 
 
-def _expected_nce_backward(kept: tuple[Array, Array, Array], g: Float[Array, " anchors"]) -> tuple[Array, None, Array]:
-    positive, weights, mass = kept
-    slope = g[:, None] * weights * jax.nn.sigmoid(mass[:, None] - positive)
-    return -slope, None, slope.sum(-1)
+def _expected_nce_forward(positive: Array, weights: Array, mass: Array) -> tuple[Array, tuple[Array, ...]]:
+    # The slope of the mass: summed here, where the scores are read anyway.
+    share = jnp.sum(weights * jax.nn.sigmoid(mass[:, None] - positive), -1)
+    return expected_nce(positive, weights, mass), (positive, weights, mass, share)
+
+
+def _expected_nce_backward(kept: tuple[Array, ...], g: Float[Array, " anchors"]) -> tuple[Array, None, Array]:
+    positive, weights, mass, share = kept
+    return -g[:, None] * weights * jax.nn.sigmoid(mass[:, None] - positive), None, g * share
 
 
 # Written out, so that no matrix beside the scores is kept. Weights are not learned.
-expected_nce.defvjp(lambda *given: (expected_nce(*given), given), _expected_nce_backward)
+expected_nce.defvjp(_expected_nce_forward, _expected_nce_backward)
 
 
 def expected_ratio(
