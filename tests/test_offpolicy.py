@@ -151,7 +151,9 @@ def test_an_update_keeps_every_type(method):
     def update(state, choice):
         nothing = np.zeros(run.envs, np.float32)
         obs = np.zeros((run.envs, run.env.obs_dim), np.float32)
-        state = run.store(state, choice, Outcome(obs, obs, nothing, nothing > 0, nothing > 0))
+        outcome = Outcome(obs, obs, nothing, nothing > 0, nothing > 0)
+        replay, rule = run.store(state.replay, state.skill, choice, outcome)
+        state = state._replace(replay=replay, skill=rule)
         return run.learn(state, jnp.int32(9))[0]
 
     before, choice = jax.eval_shape(run.init, jax.random.key(0))

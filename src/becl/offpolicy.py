@@ -215,7 +215,8 @@ class OffPolicy:
         random = (number * self.envs < self.random_steps) & (self.warmup == "random")
         return Choice(skill, since, self.learner.act(actor, obs, skill, action_key, random))
 
-    def store(self, state: RunState, choice: Choice, outcome: Outcome) -> RunState:
+    def store(self, replay: ReplayState, rule: Any, choice: Choice, outcome: Outcome) -> tuple[ReplayState, Any]:
+        """Keeps a step of all environments, and shows it to the rule that chooses skills."""
         step = Experience(
             obs=jnp.asarray(outcome.obs),
             action=choice.action,
@@ -226,7 +227,7 @@ class OffPolicy:
             since=choice.since,
             last=jnp.asarray(outcome.last),
         )
-        return state._replace(replay=self.replay.add(state.replay, step), skill=self.choice.watch(state.skill, step))
+        return self.replay.add(replay, step), self.choice.watch(rule, step)
 
     def learn(self, state: RunState, number: Int[Array, ""]) -> tuple[RunState, Metrics]:
         """The updates before the `number`-th step of all environments; metrics are their means."""
@@ -314,7 +315,8 @@ def programs(run: OffPolicy, devices: int = 1) -> Programs:
 
     def store_and_learn(state: RunState, choice: Choice, outcome: Outcome, number: Int[Array, ""]):
         with computing(run.precision):
-            return run.learn(run.store(state, choice, outcome), number)
+            replay, rule = run.store(state.replay, state.skill, choice, outcome)
+            return run.learn(state._replace(replay=replay, skill=rule), number)
 
     mesh = Mesh(np.array(jax.devices()[:devices]), ("seeds",)) if devices > 1 else None
 
@@ -335,7 +337,7 @@ def programs(run: OffPolicy, devices: int = 1) -> Programs:
         init=shared(init, (0,)),
         act=over_seeds(act, 0, 0, 0, 0, 0, 0, None),
         # The buffer is changed in place: without donation every step would copy it.
-        store=over_seeds(run.store, 0, 0, 0, donate_argnums=0),
+        store=over_seeds(run.store, 0, 0, 0, 0, donate_argnums=(0, 1)),
         store_and_learn=over_seeds(store_and_learn, 0, 0, 0, None, donate_argnums=0),
     )
 
@@ -472,7 +474,8 @@ def train(
             if run.learns_at(number * run.envs):
                 state, metrics = parts.store_and_learn(state, before, pending, np.int32(number))
             else:
-                state = parts.store(state, before, pending)
+                replay, rule = parts.store(state.replay, state.skill, before, pending)
+                state = state._replace(replay=replay, skill=rule)
         action = np.asarray(choice.action)
         if not np.isfinite(action).all():
             raise Diverged(number * run.envs, np.flatnonzero(~np.isfinite(action).all((1, 2))))
