@@ -10,11 +10,12 @@ environments. Rates vary between machines; compare the ratios.
 """
 
 import argparse
+import itertools
 import statistics
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import jax
@@ -39,7 +40,8 @@ def time_update(made: Pretraining, kernels: int = 0) -> tuple[float, float]:
     nothing = np.zeros((seeds, run.envs), np.float32)
     outcome = Outcome(observations[0], observations[1], nothing, nothing > 0, nothing > 0)
     for _ in range(run.replay.nstep + 1):
-        state = parts.store(state, choice, outcome)
+        replay, rule = parts.store(state.replay, state.skill, choice, outcome)
+        state = state._replace(replay=replay, skill=rule)
 
     def call(count: int) -> float:
         nonlocal state
@@ -59,20 +61,41 @@ def time_update(made: Pretraining, kernels: int = 0) -> tuple[float, float]:
 
 
 def print_kernels(work: Callable[[], object], updates: int, most: int) -> None:
-    """Of a GPU: how long each kernel takes in an update of all seeds, and how often it runs."""
-    times: Counter[str] = Counter()
-    runs: Counter[str] = Counter()
+    """Of a GPU: what each kernel takes of the time of an update of all seeds, and how often it runs."""
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder):
             work()
         traces = [jax.profiler.ProfileData.from_file(str(path)) for path in Path(folder).rglob("*.xplane.pb")]
-    for plane in (plane for trace in traces for plane in trace.planes if "GPU" in plane.name):
-        for event in (event for line in plane.lines if line.name.startswith("Stream") for event in line.events):
-            times[event.name] += event.duration_ns
-            runs[event.name] += 1
-    print(f"{runs.total() / updates:.0f} kernels an update, {times.total() / updates / 1e3:,.0f} µs:")
-    for name, spent in times.most_common(most):
+    kernels = [
+        (event.name, event.start_ns, event.start_ns + event.duration_ns)
+        for trace in traces
+        for plane in trace.planes
+        if "GPU" in plane.name
+        for line in plane.lines
+        if line.name.startswith("Stream")
+        for event in line.events
+    ]
+    runs = Counter(name for name, _, _ in kernels)
+    shares, alone = share_time(kernels)
+    busy = sum(shares.values())
+    count, whole = runs.total() / updates, busy / updates / 1e3
+    print(f"{count:.0f} kernels an update, {whole:,.0f} µs, {alone / busy:.0%} of it one alone:")
+    for name, spent in sorted(shares.items(), key=lambda share: -share[1])[:most]:
         print(f"{spent / updates / 1e3:8.1f} µs {runs[name] / updates:6.2f} × {name[:120]}")
+
+
+def share_time(kernels: Iterable[tuple[str, float, float]]) -> tuple[dict[str, float], float]:
+    """Time by name, shared equally where kernels (name, start, end) run side by side; and the time of one alone."""
+    edges = sorted(edge for name, start, end in kernels for edge in ((start, 1, name), (end, -1, name)))
+    shares: defaultdict[str, float] = defaultdict(float)
+    running: Counter[str] = Counter()
+    alone = 0.0
+    for (since, change, name), (until, *_) in itertools.pairwise(edges):
+        running[name] += change
+        for other, count in running.items():
+            shares[other] += (until - since) * count / max(running.total(), 1)
+        alone += (until - since) * (running.total() == 1)
+    return dict(shares), alone
 
 
 def main() -> None:

@@ -1,0 +1,12 @@
+"""The arithmetic of the benchmarks."""
+
+import pytest
+
+from benchmarks.pretrain import share_time
+
+
+def test_kernels_that_run_side_by_side_share_the_time():
+    shares, alone = share_time([("a", 0, 10), ("b", 4, 6), ("a", 5, 8), ("c", 20, 21)])
+    # a alone until 4, with b until 5, twice with b until 6, twice until 8, alone until 10; nothing until 20.
+    assert shares == pytest.approx({"a": 4 + 1 / 2 + 2 / 3 + 2 + 2, "b": 1 / 2 + 1 / 3, "c": 1})
+    assert alone == 4 + 2 + 1
