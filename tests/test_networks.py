@@ -15,12 +15,15 @@ from becl.networks import (
     Network,
     affine,
     batch_sum,
+    coarse,
     compute_dtype,
     computing,
     fastest,
+    fine_product,
     init_trunk,
     relu,
     squash,
+    wide_weights,
 )
 from becl.replay import Transitions
 from becl.skills import OneHot
@@ -53,6 +56,19 @@ def dtypes(tree):
     return {leaf.dtype for leaf in jax.tree.leaves(tree)}
 
 
+def transitions():
+    return Transitions(
+        obs=normal(1, 64, 3),
+        action=jnp.tanh(normal(2, 64, 2)),
+        reward=1 + normal(3, 64),
+        discount=jnp.full(64, 0.97),
+        next_obs=normal(4, 64, 3),
+        skill=OneHot(4).sample(jax.random.key(5), 64),
+        trajectory=jnp.arange(64),
+        since=jnp.ones(64, jnp.int32),
+    )
+
+
 # --- Gradients written by hand ----------------------------------------------------------------------------------------
 
 
@@ -65,11 +81,12 @@ def test_squash_is_tanh_of_layer_norm(batch):
             np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_relu_is_the_larger_of_x_and_zero():
+@pytest.mark.parametrize("apart", [False, True])
+def test_relu_is_the_larger_of_x_and_zero(apart):
     x = normal(0, 5, 7)
-    np.testing.assert_array_equal(relu(x), np.maximum(np.asarray(x), 0))
-    np.testing.assert_array_equal(gradients(relu, x)[0], gradients(jax.nn.relu, x)[0])
-    np.testing.assert_array_equal(jax.grad(lambda x: relu(x).sum())(jnp.zeros(3)), 0)
+    np.testing.assert_array_equal(relu(x, apart), np.maximum(np.asarray(x), 0))
+    np.testing.assert_array_equal(gradients(lambda x: relu(x, apart), x)[0], gradients(jax.nn.relu, x)[0])
+    np.testing.assert_array_equal(jax.grad(lambda x: relu(x, apart).sum())(jnp.zeros(3)), 0)
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -148,6 +165,47 @@ def test_bf16_is_inside_and_float32_outside():
         assert dtypes(Network((64,)).init(jax.random.key(1), 12, 5)) == {jnp.dtype(jnp.float32)}
 
 
+def test_inputs_keep_the_bits_of_tf32():
+    """Observations 1e-3 apart at 2 are told apart in bf16 too, whose own numbers there are 1.6e-2 apart."""
+    x = jnp.array([[2.0], [2.001], [70_000.0]])
+    with computing("bf16"):
+        got = fine_product(x, jnp.ones((1, 4)))
+    assert got.dtype == jnp.float32
+    np.testing.assert_allclose(got[:2, 0], [2.0, 2.001], rtol=2**-11)
+    assert got[1, 0] > got[0, 0]
+    np.testing.assert_array_equal(got[2], 65_504)  # The largest of float16, and not infinity.
+    with computing("float32"):
+        np.testing.assert_array_equal(fine_product(x, jnp.ones((1, 4)))[:, 0], x[:, 0])
+
+
+def test_copies_are_of_wide_weights_only():
+    network = Network((THIN, THIN)).init(jax.random.key(0), 5, 3)
+    with computing("float32"):
+        assert jax.tree.leaves(wide_weights(network)) == []
+        jax.tree.map(np.testing.assert_array_equal, coarse(network), network)
+    with computing("bf16"):
+        copies = wide_weights(network)
+        assert [leaf.shape for leaf in jax.tree.leaves(copies)] == [(THIN, THIN), (THIN, 3)]
+        assert dtypes(copies) == {jnp.dtype(jnp.bfloat16)}
+        jax.tree.map(np.testing.assert_array_equal, coarse(network, copies), coarse(network))
+        assert coarse(network).layers[0].weight.dtype == jnp.float32
+
+
+def test_an_update_with_copies_is_the_same_update():
+    learner = DDPG(hidden=THIN)
+    state = learner.init(jax.random.key(0), ENV, OneHot(4))
+    batch, key = transitions(), jax.random.key(6)
+
+    def exactly(function):
+        """Without the compiler's leave to keep more bits than asked for."""
+        return jax.jit(function, compiler_options={"xla_allow_excess_precision": False})(state)
+
+    with computing("bf16"):
+        alone = exactly(lambda s: learner.update(s, batch, key))
+        handed = exactly(lambda s: learner.update(s, batch, key, learner.copies(s)))
+    jax.tree.map(np.testing.assert_array_equal, alone, handed)
+
+
 @pytest.mark.parametrize("kind", ["mlp", "trunk"])
 def test_bf16_is_near_float32(kind):
     x = normal(0, 64, 12)
@@ -172,16 +230,7 @@ def test_bf16_is_near_float32(kind):
 def test_an_update_in_bf16_is_near_one_in_float32():
     learner = DDPG(hidden=128, optimizer=Adam(1e-3))
     state = learner.init(jax.random.key(0), ENV, OneHot(4))
-    batch = Transitions(
-        obs=normal(1, 64, 3),
-        action=jnp.tanh(normal(2, 64, 2)),
-        reward=1 + normal(3, 64),
-        discount=jnp.full(64, 0.97),
-        next_obs=normal(4, 64, 3),
-        skill=OneHot(4).sample(jax.random.key(5), 64),
-        trajectory=jnp.arange(64),
-        since=jnp.ones(64, jnp.int32),
-    )
+    batch = transitions()
 
     def after(precision):
         # A function of its own for each: jit does not know of the precision.
@@ -200,6 +249,13 @@ def test_an_update_in_bf16_is_near_one_in_float32():
 
 
 # --- Adam -------------------------------------------------------------------------------------------------------------
+
+
+def test_adam_adds_coarse_gradients_up_in_float32():
+    params, grads = {"x": jnp.ones(100)}, {"x": normal(0, 100).astype(jnp.bfloat16)}
+    exact = jax.tree.map(lambda g: g.astype(jnp.float32), grads)
+    got, expected = (Adam().update(params, g, Adam().init(params)) for g in (grads, exact))
+    jax.tree.map(np.testing.assert_array_equal, got, expected)
 
 
 @pytest.mark.parametrize("corrected", [True, False])

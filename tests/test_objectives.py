@@ -314,6 +314,58 @@ def candidates_of(i, skill, trajectory):
     return [j for j in same if trajectory[j] != trajectory[i]] or same
 
 
+def crowds():
+    """Skills of six states: three trajectories each; or one trajectory, or one state, of some; or one skill only."""
+    skill, trajectory = np.repeat(np.arange(4), 6), np.arange(24) // 2
+    yield skill, trajectory
+    yield skill, np.where(skill == 1, 99, trajectory)
+    yield np.where(np.arange(24) == 5, 4, skill), np.where(skill == 1, -7, trajectory)
+    yield np.zeros(24, int), trajectory
+    yield np.zeros(24, int), np.zeros(24, int)
+
+
+def batch_of(skill, trajectory):
+    count = len(skill)
+    zeros = jnp.zeros((count, 1))
+    skills = jax.nn.one_hot(skill, 5)
+    return Batch(zeros, zeros, zeros, skills, jnp.asarray(trajectory), jnp.ones(count), jnp.zeros(count))
+
+
+def test_positives_come_from_other_trajectories_where_there_are_any():
+    for skill, trajectory in crowds():
+        rows = jnp.array([3, 5, 8, 20])
+        across = becl_file.relate(batch_of(skill, trajectory), rows).across
+        for row, found in zip(rows, across, strict=True):
+            assert np.flatnonzero(found).tolist() == candidates_of(int(row), skill, trajectory)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+@pytest.mark.parametrize("denominator", ["paper", "batch"])
+def test_equations_as_printed_and_by_logarithms_are_the_same(denominator, precision, monkeypatch):
+    """Loss, reward and the loss's gradient, of which the printed form has its own, and the logarithms' is JAX's."""
+    unit, weights = unit_features(24), jax.random.normal(jax.random.key(1), (24,))
+    objective = BeCL(OneHot(5), denominator=denominator)
+
+    def contrast(batch):
+        def loss_fn(anchors, features):
+            loss, reward = objective.contrast(anchors, features, batch, jnp.arange(24), jax.random.key(0))
+            return loss @ weights, (loss, reward)
+
+        return jax.value_and_grad(loss_fn, (0, 1), has_aux=True)(unit, unit)
+
+    for crowd in crowds():
+        with computing(precision):
+            assert objective.as_printed
+            printed = contrast(batch_of(*crowd))
+        with computing("float32"), monkeypatch.context() as patch:
+            patch.setattr(becl_file, "SAFE", 0.0)
+            assert not objective.as_printed
+            expected = contrast(batch_of(*crowd))
+        near = 2e-6 if precision == "float32" else 0.02
+        jax.tree.map(lambda a, b, near=near: np.testing.assert_allclose(a, b, rtol=near, atol=near), printed, expected)
+        assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(printed))
+
+
 @pytest.mark.parametrize("positive", ["mean", "random"])
 @pytest.mark.parametrize("temperature", [0.5, 0.05])
 def test_released_denominator_with_other_positives_by_loops(positive, temperature):

@@ -72,8 +72,13 @@ class Controller:
         del state
         return obs
 
-    def update(self, state: ControllerState, batch: Transitions, key: PRNGKeyArray) -> tuple[ControllerState, Metrics]:
-        del key
+    def copies(self, state: ControllerState) -> None:
+        del state
+
+    def update(
+        self, state: ControllerState, batch: Transitions, key: PRNGKeyArray, copies: None = None
+    ) -> tuple[ControllerState, Metrics]:
+        del key, copies
         following = self.best(state.actor, batch.next_obs, batch.skill)
         reward = batch.reward / self.interval
         goal = reward + batch.discount * jnp.sum(following * state.target(batch.next_obs), -1)

@@ -26,11 +26,13 @@ from becl.networks import (
     add_moments,
     affine,
     batch_sum,
+    coarse,
     follow,
     init_moments,
     init_trunk,
     orthogonal_layer,
     whiten,
+    wide_weights,
 )
 from becl.objectives.protocol import Metrics
 from becl.replay import Transitions
@@ -175,9 +177,23 @@ class DDPG:
         """Observations as the networks get them."""
         return state.actor.whitened(obs)
 
-    def update(self, state: DDPGState, batch: Transitions, key: PRNGKeyArray) -> tuple[DDPGState, Metrics]:
-        """Critic, then the actor with the critic just updated, then the target."""
+    def copies(self, state: DDPGState) -> tuple[Actor, Critic, Critic]:
+        """Of weights in actor, critic and target, for the next `update`."""
+        return wide_weights((state.actor, state.critic, state.target))
+
+    def update(
+        self,
+        state: DDPGState,
+        batch: Transitions,
+        key: PRNGKeyArray,
+        copies: tuple[Actor, Critic, Critic] | None = None,
+    ) -> tuple[DDPGState, Metrics]:
+        """Critic, then the actor with the critic just updated, then the target.
+
+        A loop hands on `copies`: weights are then rounded where they change, and not once more where they are used.
+        """
         target_key, actor_key = jax.random.split(key)
+        old_actor, old_critic, old_target = coarse((state.actor, state.critic, state.target), copies)
         here = state.actor.whitened(jnp.concatenate([batch.obs, batch.skill], -1))
         there = state.actor.whitened(jnp.concatenate([batch.next_obs, batch.skill], -1))
 
@@ -185,15 +201,16 @@ class DDPG:
             q = values(critic, here, batch.action, batch.skill)
             return jnp.square(q - goal).mean(1).sum(), q[0].mean()
 
-        next_value = values(state.target, there, self._noisy(state.actor.mean(there), target_key), batch.skill).min(0)
+        next_value = values(old_target, there, self._noisy(old_actor.mean(there), target_key), batch.skill).min(0)
         goal = batch.reward + batch.discount * next_value
-        (loss, q), grads = jax.value_and_grad(critic_loss, has_aux=True)(state.critic)
+        (loss, q), grads = jax.value_and_grad(critic_loss, has_aux=True)(old_critic)
         critic, critic_opt = self.optimizer.update(state.critic, grads, state.critic_opt)
+        new_critic = coarse(critic)
 
         def actor_loss(actor: Actor):
-            return -values(critic, here, self._noisy(actor.mean(here), actor_key), batch.skill).min(0).mean()
+            return -values(new_critic, here, self._noisy(actor.mean(here), actor_key), batch.skill).min(0).mean()
 
-        policy_loss, grads = jax.value_and_grad(actor_loss)(state.actor)
+        policy_loss, grads = jax.value_and_grad(actor_loss)(old_actor)
         actor, actor_opt = self.optimizer.update(state.actor, grads, state.actor_opt)
         target = follow(state.target, critic, self.target_rate)
         metrics = {"critic_loss": loss, "actor_loss": policy_loss, "q": q, "goal": goal.mean()}

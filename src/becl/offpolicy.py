@@ -88,7 +88,11 @@ class Learner(Protocol):
         """Observations as networks, also those of an objective, should get them."""
         ...
 
-    def update(self, state: Any, batch: Transitions, key: PRNGKeyArray) -> tuple[Any, Metrics]: ...
+    def copies(self, state: Any) -> Any:
+        """Of weights, rounded as products do, for the next `update`; None where it needs none."""
+        ...
+
+    def update(self, state: Any, batch: Transitions, key: PRNGKeyArray, copies: Any = None) -> tuple[Any, Metrics]: ...
 
 
 class RunState(NamedTuple):
@@ -241,18 +245,19 @@ class OffPolicy:
 
         # What is rewarded does not depend on what is learned from it. So while the learner is at one update, the
         # objective may be at the next: side by side where the device can.
-        def body(carry: tuple[Any, Any, Transitions], step: tuple[PRNGKeyArray, PRNGKeyArray, Transitions]):
-            learner, objective, priced = carry
+        def body(carry: tuple[Any, Any, Any, Transitions], step: tuple[PRNGKeyArray, PRNGKeyArray, Transitions]):
+            learner, copies, objective, priced = carry
             learn_key, price_key, batches = step
             objective, following, fitted = self.price(state.learner, objective, price_key, batches)
-            learner, learned = self.learner.update(learner, priced, learn_key)
-            return (learner, objective, following), (fitted, learned)
+            learner, learned = self.learner.update(learner, priced, learn_key, copies)
+            return (learner, self.learner.copies(learner), objective, following), (fitted, learned)
 
         first, rest = (jax.tree.map(lambda x, part=part: x[part], (price_keys, drawn)) for part in (0, slice(1, None)))
         objective, priced, fitted = self.price(state.learner, state.objective, *first)
-        carry, metrics = jax.lax.scan(body, (state.learner, objective, priced), (learn_keys[:-1], *rest))
-        learner, objective, priced = carry
-        learner, learned = self.learner.update(learner, priced, learn_keys[-1])
+        carry = (state.learner, self.learner.copies(state.learner), objective, priced)
+        carry, metrics = jax.lax.scan(body, carry, (learn_keys[:-1], *rest))
+        learner, copies, objective, priced = carry
+        learner, learned = self.learner.update(learner, priced, learn_keys[-1], copies)
         metrics = jax.tree.map(lambda many, one: (many.sum(0) + one) / self.updates, metrics, (fitted, learned))
         rule = self.choice.learn(state.skill, rule_key, self.replay, state.replay, number)
         return state._replace(learner=learner, objective=objective, skill=rule), metrics[0] | metrics[1]

@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from becl.envs.spec import EnvSpec
 from becl.errors import UserError
-from becl.networks import MLP, Adam, AdamState, Network, compute_dtype, unit
+from becl.networks import MLP, Adam, AdamState, Network, compute_dtype, fine_product, unit
 from becl.objectives.protocol import Batch, Metrics
 from becl.skills import OneHot, skill_index
 
@@ -30,6 +30,7 @@ from becl.skills import OneHot, skill_index
 BLOCK = 250
 NO_SCORE = -1e4  # Of a batch without negatives: their mass is nothing.
 SAFE = 70.0  # Exponentials of scores this size, and sums of millions of them, are within float32.
+TINY = 1e-30
 
 
 class BeCLState(NamedTuple):
@@ -103,6 +104,12 @@ class BeCL:
         rewards = in_blocks(lambda rows: self.contrast(features[rows], features, batch, rows, key)[1], len(features))
         return state, rewards * batch.progress**self.ramp
 
+    @property
+    def as_printed(self) -> bool:
+        """Whether the equations can be computed as they stand, with exponentials that are within float32."""
+        plain = self.positive == "mean" and self.denominator != "all" and not self.hard_negatives
+        return plain and 2 / self.temperature < SAFE
+
     def contrast(
         self,
         anchors: Float[Array, "anchors f"],
@@ -112,16 +119,20 @@ class BeCL:
         key: PRNGKeyArray,
     ) -> tuple[Float[Array, " anchors"], Float[Array, " anchors"]]:
         """Loss and reward of the anchors (rows of the batch) against the whole batch."""
-        scores = similarities(anchors, features) / self.temperature
         pairs = relate(batch, rows)
+        # Each of the paper's 2(m−1) negatives stands for an equal share of the batch's other-skill states.
+        each = 2 * (self.skills.dim - 1) / jnp.maximum(pairs.negative.sum(1), 1)
+        if self.denominator == "batch":
+            each = jnp.ones_like(each)
+        if self.as_printed:
+            loss: Array = mean_nce(anchors, features, pairs.across, pairs.negative, each, self.temperature)
+            like = likeness(anchors, features, self.temperature)
+            return loss, mean_over(pairs.across, shares(like, pairs.negative, each)[0])
+        scores = similarities(anchors, features) / self.temperature
         chosen = POSITIVES[self.positive](scores, pairs, key)
         if self.denominator == "all":
             return released_nce(chosen, scores, pairs.other)
-        mass = negative_mass(scores, pairs.negative, self.hard_negatives, 1 / self.temperature)
-        if self.denominator == "paper":
-            # Each of the 2(m−1) negatives stands for an equal share of the batch's other-skill states.
-            count = jnp.maximum(pairs.negative.sum(1), 1)
-            mass = mass + jnp.log(2 * (self.skills.dim - 1) / count)
+        mass = negative_mass(scores, pairs.negative, self.hard_negatives, 1 / self.temperature) + jnp.log(each)
         return expected_nce(chosen.scores, chosen.weights, mass), expected_ratio(chosen.scores, chosen.weights, mass)
 
 
@@ -148,9 +159,76 @@ def relate(batch: Batch, rows: Int[Array, " anchors"]) -> Pairs:
     same_skill = skill[rows][:, None] == skill
     same = same_skill & other
     elsewhere = same & (batch.trajectory[rows][:, None] != batch.trajectory)
-    across = jnp.where(elsewhere.any(1, keepdims=True), elsewhere, same)
+    # Where a skill has one trajectory only, each of its states counts as one. Found without looking at all pairs.
+    owned = batch.skill > 0
+    ids, limits = batch.trajectory[:, None], jnp.iinfo(batch.trajectory.dtype)
+    first = jnp.min(ids, 0, where=owned, initial=limits.max)
+    last = jnp.max(ids, 0, where=owned, initial=limits.min)
+    lone = (owned & (first == last)).any(1)
+    stretch = jnp.where(lone, -1 - jnp.arange(len(skill)), batch.trajectory)
+    across = same_skill & (stretch[rows][:, None] != stretch)
     apart = jnp.abs(batch.progress[rows][:, None] - batch.progress)
     return Pairs(other, same, elsewhere, across, ~same_skill, apart)
+
+
+def likeness(
+    anchors: Float[Array, "anchors f"], features: Float[Array, "batch f"], temperature: float
+) -> Float[Array, "anchors batch"]:
+    """exp(f(s)·f(s')/κ) of every anchor with every state. As large as a layer, so it is as coarse."""
+    return jnp.exp(fine_product(anchors, features.T) / temperature).astype(compute_dtype())
+
+
+def shares(
+    like: Float[Array, "anchors batch"], negative: Bool[Array, "anchors batch"], each: Float[Array, " anchors"]
+) -> tuple[Float[Array, "anchors batch"], Float[Array, "anchors 1"]]:
+    """e^−L of Eq. 8 with any state as the positive and each negative counted so often; and the negatives' sum."""
+    like = like.astype(jnp.float32)
+    total = jnp.sum(jnp.where(negative, like, 0.0), 1, keepdims=True)
+    return like / (like + each[:, None] * total), total
+
+
+def mean_over(mask: Bool[Array, "anchors batch"], x: Float[Array, "anchors batch"]) -> Float[Array, " anchors"]:
+    """Of each row; 0 where nothing is masked."""
+    return jnp.sum(jnp.where(mask, x, 0.0), 1) / jnp.maximum(mask.sum(1), 1)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
+def mean_nce(
+    anchors: Float[Array, "anchors f"],
+    features: Float[Array, "batch f"],
+    positive: Bool[Array, "anchors batch"],
+    negative: Bool[Array, "anchors batch"],
+    each: Float[Array, " anchors"],
+    temperature: float,
+) -> Float[Array, " anchors"]:
+    """The loss of Eq. 8 of each anchor, mean over its positives."""
+    return _mean_nce_forward(anchors, features, positive, negative, each, temperature)[0]
+
+
+def _mean_nce_forward(
+    anchors: Array, features: Array, positive: Array, negative: Array, each: Array, temperature: float
+) -> tuple[Array, tuple[Array, ...]]:
+    like = likeness(anchors, features, temperature)
+    share, total = shares(like, negative, each)
+    # The slope of the negatives' sum: made here, where the shares are read anyway.
+    push = jnp.where(positive.any(1), 1 - mean_over(positive, share), 0.0) / jnp.maximum(total[:, 0], TINY)
+    return -mean_over(positive, jnp.log(share)), (anchors, features, positive, negative, each, like, push)
+
+
+def _mean_nce_backward(
+    temperature: float, kept: tuple[Array, ...], g: Float[Array, " anchors"]
+) -> tuple[Array, Array, None, None, None]:
+    anchors, features, positive, negative, each, like, push = kept
+    pull = (shares(like, negative, each)[0] - 1) / jnp.maximum(positive.sum(1, keepdims=True), 1)
+    slope = jnp.where(positive, pull, jnp.where(negative, push[:, None] * like, 0.0)) * g[:, None] / temperature
+    # The barrier keeps XLA from rounding it in both products, which would read all its bits twice.
+    slope = jax.lax.optimization_barrier(slope.astype(compute_dtype()))
+    along = slope @ features.astype(slope.dtype), slope.T @ anchors.astype(slope.dtype)
+    return along[0].astype(jnp.float32), along[1].astype(jnp.float32), None, None, None
+
+
+# Written out, so that no matrix beside the likeness is kept.
+mean_nce.defvjp(_mean_nce_forward, _mean_nce_backward)
 
 
 class Positives(NamedTuple):
@@ -163,7 +241,6 @@ def info_nce(positive: Float[Array, "*#b"], negative_mass: Float[Array, "*#b"]) 
     return jax.nn.softplus(negative_mass - positive)
 
 
-@jax.custom_vjp
 def expected_nce(
     positive: Float[Array, "anchors positives"],
     weights: Float[Array, "anchors positives"],
@@ -171,21 +248,6 @@ def expected_nce(
 ) -> Float[Array, " anchors"]:
     """The loss of each anchor, expected over its positives."""
     return jnp.sum(weights * info_nce(positive, negative_mass[:, None]), -1)
-
-
-def _expected_nce_forward(positive: Array, weights: Array, mass: Array) -> tuple[Array, tuple[Array, ...]]:
-    # The slope of the mass: summed here, where the scores are read anyway.
-    share = jnp.sum(weights * jax.nn.sigmoid(mass[:, None] - positive), -1)
-    return expected_nce(positive, weights, mass), (positive, weights, mass, share)
-
-
-def _expected_nce_backward(kept: tuple[Array, ...], g: Float[Array, " anchors"]) -> tuple[Array, None, Array]:
-    positive, weights, mass, share = kept
-    return -g[:, None] * weights * jax.nn.sigmoid(mass[:, None] - positive), None, g * share
-
-
-# Written out, so that no matrix beside the scores is kept. Weights are not learned.
-expected_nce.defvjp(_expected_nce_forward, _expected_nce_backward)
 
 
 def expected_ratio(
