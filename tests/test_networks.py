@@ -174,6 +174,8 @@ def test_inputs_keep_the_bits_of_tf32():
     np.testing.assert_allclose(got[:2, 0], [2.0, 2.001], rtol=2**-11)
     assert got[1, 0] > got[0, 0]
     np.testing.assert_array_equal(got[2], 65_504)  # The largest of float16, and not infinity.
+    with computing("bf16"):  # A layer's numbers as well, which have another one just above the largest.
+        assert np.all(np.isfinite(fine_product(jnp.full((3, 2), 1e6, jnp.bfloat16), jnp.array([[1.0], [-1.0]]))))
     with computing("float32"):
         np.testing.assert_array_equal(fine_product(x, jnp.ones((1, 4)))[:, 0], x[:, 0])
 

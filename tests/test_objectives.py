@@ -339,31 +339,49 @@ def test_positives_come_from_other_trajectories_where_there_are_any():
             assert np.flatnonzero(found).tolist() == candidates_of(int(row), skill, trajectory)
 
 
+def contrast_and_gradients(objective, unit, batch):
+    weights = jax.random.normal(jax.random.key(1), (len(unit),))
+
+    def loss_fn(anchors, features):
+        loss, reward = objective.contrast(anchors, features, batch, jnp.arange(len(unit)), jax.random.key(0))
+        return loss @ weights, (loss, reward)
+
+    return jax.value_and_grad(loss_fn, (0, 1), has_aux=True)(unit, unit)
+
+
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 @pytest.mark.parametrize("denominator", ["paper", "batch"])
 def test_equations_as_printed_and_by_logarithms_are_the_same(denominator, precision, monkeypatch):
     """Loss, reward and the loss's gradient, of which the printed form has its own, and the logarithms' is JAX's."""
-    unit, weights = unit_features(24), jax.random.normal(jax.random.key(1), (24,))
     objective = BeCL(OneHot(5), denominator=denominator)
-
-    def contrast(batch):
-        def loss_fn(anchors, features):
-            loss, reward = objective.contrast(anchors, features, batch, jnp.arange(24), jax.random.key(0))
-            return loss @ weights, (loss, reward)
-
-        return jax.value_and_grad(loss_fn, (0, 1), has_aux=True)(unit, unit)
 
     for crowd in crowds():
         with computing(precision):
             assert objective.as_printed
-            printed = contrast(batch_of(*crowd))
+            printed = contrast_and_gradients(objective, unit_features(24), batch_of(*crowd))
         with computing("float32"), monkeypatch.context() as patch:
             patch.setattr(becl_file, "SAFE", 0.0)
             assert not objective.as_printed
-            expected = contrast(batch_of(*crowd))
+            expected = contrast_and_gradients(objective, unit_features(24), batch_of(*crowd))
         near = 2e-6 if precision == "float32" else 0.02
         jax.tree.map(lambda a, b, near=near: np.testing.assert_allclose(a, b, rtol=near, atol=near), printed, expected)
         assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(printed))
+
+
+@pytest.mark.parametrize("temperature", [0.5, 0.05, 0.03])
+def test_equations_as_printed_keep_small_slopes(temperature, monkeypatch):
+    """Skills far apart, so that little is left to learn: Adam makes much of little, if it is right."""
+    skill, trajectory = next(crowds())
+    corners = jnp.eye(5)[skill] + 0.05 * unit_features(24)
+    unit = corners / jnp.linalg.norm(corners, axis=1, keepdims=True)
+    objective = BeCL(OneHot(5), temperature)
+    with computing("float32"):
+        assert objective.as_printed
+        printed = contrast_and_gradients(objective, unit, batch_of(skill, trajectory))
+        monkeypatch.setattr(becl_file, "SAFE", 0.0)
+        expected = contrast_and_gradients(objective, unit, batch_of(skill, trajectory))
+    for got, right in zip(jax.tree.leaves(printed), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(got, right, rtol=1e-4, atol=1e-4 * np.abs(right).max())
 
 
 @pytest.mark.parametrize("positive", ["mean", "random"])

@@ -30,7 +30,7 @@ from becl.skills import OneHot, skill_index
 BLOCK = 250
 NO_SCORE = -1e4  # Of a batch without negatives: their mass is nothing.
 SAFE = 70.0  # Exponentials of scores this size, and sums of millions of them, are within float32.
-TINY = 1e-30
+TINY = 1e-30  # Instead of a sum over no negatives, which is divided by.
 
 
 class BeCLState(NamedTuple):
@@ -106,7 +106,8 @@ class BeCL:
 
     @property
     def as_printed(self) -> bool:
-        """Whether the equations can be computed as they stand, with exponentials that are within float32."""
+        """Whether the equations can be computed as they stand: likenesses, which are between e^(−1/κ) and e^(1/κ), and
+        their ratios are within float32."""
         plain = self.positive == "mean" and self.denominator != "all" and not self.hard_negatives
         return plain and 2 / self.temperature < SAFE
 
@@ -127,7 +128,8 @@ class BeCL:
         if self.as_printed:
             loss: Array = mean_nce(anchors, features, pairs.across, pairs.negative, each, self.temperature)
             like = likeness(anchors, features, self.temperature)
-            return loss, mean_over(pairs.across, shares(like, pairs.negative, each)[0])
+            mass = each[:, None] * negative_sum(like, pairs.negative)
+            return loss, mean_over(pairs.across, like / (like + mass))
         scores = similarities(anchors, features) / self.temperature
         chosen = POSITIVES[self.positive](scores, pairs, key)
         if self.denominator == "all":
@@ -159,7 +161,7 @@ def relate(batch: Batch, rows: Int[Array, " anchors"]) -> Pairs:
     same_skill = skill[rows][:, None] == skill
     same = same_skill & other
     elsewhere = same & (batch.trajectory[rows][:, None] != batch.trajectory)
-    # Where a skill has one trajectory only, each of its states counts as one. Found without looking at all pairs.
+    # Where a skill has one trajectory only, each state stands for one of its own. Found without looking at all pairs.
     owned = batch.skill > 0
     ids, limits = batch.trajectory[:, None], jnp.iinfo(batch.trajectory.dtype)
     first = jnp.min(ids, 0, where=owned, initial=limits.max)
@@ -178,13 +180,11 @@ def likeness(
     return jnp.exp(fine_product(anchors, features.T) / temperature).astype(compute_dtype())
 
 
-def shares(
-    like: Float[Array, "anchors batch"], negative: Bool[Array, "anchors batch"], each: Float[Array, " anchors"]
-) -> tuple[Float[Array, "anchors batch"], Float[Array, "anchors 1"]]:
-    """e^−L of Eq. 8 with any state as the positive and each negative counted so often; and the negatives' sum."""
-    like = like.astype(jnp.float32)
-    total = jnp.sum(jnp.where(negative, like, 0.0), 1, keepdims=True)
-    return like / (like + each[:, None] * total), total
+def negative_sum(
+    like: Float[Array, "anchors batch"], negative: Bool[Array, "anchors batch"]
+) -> Float[Array, "anchors 1"]:
+    """Σ over S⁻ of Eq. 8."""
+    return jnp.sum(jnp.where(negative, like.astype(jnp.float32), 0.0), 1, keepdims=True)
 
 
 def mean_over(mask: Bool[Array, "anchors batch"], x: Float[Array, "anchors batch"]) -> Float[Array, " anchors"]:
@@ -201,7 +201,7 @@ def mean_nce(
     each: Float[Array, " anchors"],
     temperature: float,
 ) -> Float[Array, " anchors"]:
-    """The loss of Eq. 8 of each anchor, mean over its positives."""
+    """The loss of Eq. 8 of each anchor, mean over its positives; a negative of its batch counts `each` times."""
     return _mean_nce_forward(anchors, features, positive, negative, each, temperature)[0]
 
 
@@ -209,18 +209,19 @@ def _mean_nce_forward(
     anchors: Array, features: Array, positive: Array, negative: Array, each: Array, temperature: float
 ) -> tuple[Array, tuple[Array, ...]]:
     like = likeness(anchors, features, temperature)
-    share, total = shares(like, negative, each)
-    # The slope of the negatives' sum: made here, where the shares are read anyway.
-    push = jnp.where(positive.any(1), 1 - mean_over(positive, share), 0.0) / jnp.maximum(total[:, 0], TINY)
-    return -mean_over(positive, jnp.log(share)), (anchors, features, positive, negative, each, like, push)
+    total = negative_sum(like, negative)
+    mass = each[:, None] * total
+    # The slope of L = log(1 + mass/e⁺) by the sum: made here, where the likeness is read anyway.
+    push = mean_over(positive, mass / (like + mass)) / jnp.maximum(total[:, 0], TINY)
+    return mean_over(positive, jnp.log1p(mass / like)), (anchors, features, positive, negative, like, mass, push)
 
 
 def _mean_nce_backward(
     temperature: float, kept: tuple[Array, ...], g: Float[Array, " anchors"]
 ) -> tuple[Array, Array, None, None, None]:
-    anchors, features, positive, negative, each, like, push = kept
-    pull = (shares(like, negative, each)[0] - 1) / jnp.maximum(positive.sum(1, keepdims=True), 1)
-    slope = jnp.where(positive, pull, jnp.where(negative, push[:, None] * like, 0.0)) * g[:, None] / temperature
+    anchors, features, positive, negative, like, mass, push = kept
+    pull = mass / (like + mass) / jnp.maximum(positive.sum(1, keepdims=True), 1)
+    slope = jnp.where(negative, push[:, None] * like, jnp.where(positive, -pull, 0.0)) * g[:, None] / temperature
     # The barrier keeps XLA from rounding it in both products, which would read all its bits twice.
     slope = jax.lax.optimization_barrier(slope.astype(compute_dtype()))
     along = slope @ features.astype(slope.dtype), slope.T @ anchors.astype(slope.dtype)
