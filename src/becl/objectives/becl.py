@@ -222,10 +222,7 @@ def _mean_nce_backward(
     anchors, features, positive, negative, like, mass, push = kept
     pull = mass / (like + mass) / jnp.maximum(positive.sum(1, keepdims=True), 1)
     slope = jnp.where(negative, push[:, None] * like, jnp.where(positive, -pull, 0.0)) * g[:, None] / temperature
-    # The barrier keeps XLA from rounding it in both products, which would read all its bits twice.
-    slope = jax.lax.optimization_barrier(slope.astype(compute_dtype()))
-    along = slope @ features.astype(slope.dtype), slope.T @ anchors.astype(slope.dtype)
-    return along[0].astype(jnp.float32), along[1].astype(jnp.float32), None, None, None
+    return *_similarities_backward((anchors, features), slope), None, None, None
 
 
 # Written out, so that no matrix beside the likeness is kept.
