@@ -20,9 +20,9 @@ from becl.objectives import METHODS
 from becl.objectives.becl import BeCL
 from becl.objectives.diayn import DIAYN
 from becl.objectives.extrinsic import Extrinsic
-from becl.offpolicy import OffPolicy, Outcome, programs, train
+from becl.offpolicy import OffPolicy, Outcome, Pricing, programs, train
 from becl.pretraining import make_pretraining
-from becl.replay import Replay
+from becl.replay import Replay, Transitions
 from becl.skills import NoSkill, OneHot
 
 LENGTH = 10
@@ -239,3 +239,67 @@ def test_nothing_is_learned_from_rows_not_yet_written():
 def test_metrics_are_those_of_the_updates_before_a_step():
     told = [progress.metrics is not None for progress in train(small(envs=1), Counting(1), keys(0), 26)]
     assert told == [step >= 20 and step % 2 == 0 for step in range(26)]
+
+
+def priced(run: OffPolicy, number: int = 0):
+    """What a batch is worth to the objective and to the learner, and the statistics after it."""
+    state, _ = run.init(jax.random.key(0))
+    fake = jax.random.normal(jax.random.key(number), (run.fits_per_update, run.batch, 2))
+    skill = jax.nn.one_hot(jnp.arange(run.batch) % 3, 3)[None]
+    numbers = jnp.zeros((1, run.batch))
+    batches = Transitions(
+        fake, fake[..., :1], numbers, numbers, fake, skill, jnp.arange(run.batch)[None], jnp.ones((1, run.batch), int)
+    )
+    return state, batches
+
+
+def test_the_learner_sees_rewards_of_the_size_asked_for():
+    plain, large = small(), small(reward_scale=7.5)
+    state, batches = priced(plain)
+    key = jax.random.key(1)
+    before = Pricing(state.objective, state.scale)
+    _, once, metrics = plain.price(state.learner, before, key, batches)
+    _, scaled, more = large.price(state.learner, before, key, batches)
+    np.testing.assert_array_equal(scaled.reward, 7.5 * once.reward)
+    assert float(once.reward.mean()) == pytest.approx(float(metrics["reward"]))
+    assert "learner_reward" not in metrics  # It would be the same number.
+    # What is logged as the reward stays the objective's own: it can be compared with chance.
+    assert float(more["reward"]) == pytest.approx(float(metrics["reward"]))
+    assert float(more["learner_reward"]) == pytest.approx(7.5 * float(metrics["reward"]), rel=1e-5)
+
+
+def test_normalised_rewards_are_divided_by_the_deviation_of_all_so_far():
+    run = small(reward_normalise="std", reward_scale=2.0)
+    state, _ = run.init(jax.random.key(0))
+    rng = np.random.default_rng(0)
+    scale, seen = state.scale, []
+    for size in (3.0, 50.0, 0.01):
+        reward = rng.normal(1.0, size, 16).astype(np.float32)
+        scale, resized = run.resize(scale, jnp.asarray(reward))
+        seen.append(reward)
+        # Unbiased within a batch, as in the released code: the deviations of batches and of their means, by loops.
+        every = np.concatenate(seen).astype(np.float64)
+        squares = sum(16 * one.astype(np.float64).var(ddof=1) + 16 * (one.mean() - every.mean()) ** 2 for one in seen)
+        np.testing.assert_allclose(resized, 2.0 * reward / np.sqrt(squares / len(every)), rtol=1e-3)
+
+
+def test_a_run_with_normalised_rewards_learns_and_one_without_has_no_statistics():
+    *_, last = train(small(reward_normalise="std"), Counting(2), keys(0), 60)
+    assert float(last.state.scale.number[0]) > 100
+    assert last.metrics is not None
+    assert float(last.metrics["learner_reward"][0]) != float(last.metrics["reward"][0])
+    *_, plain = train(small(), Counting(2), keys(0), 60)
+    assert plain.state.scale == ()
+
+
+def test_a_run_can_be_diagnosed_at_any_step_and_does_not_notice():
+    def final(diagnosed: bool):
+        last = None
+        for last in train(small(), Counting(4), keys(0, 1), 60):
+            if diagnosed and last.metrics is not None:
+                numbers = last.diagnose()
+                assert all(value.shape == (2,) for value in numbers.values())
+        assert last is not None
+        return jax.tree.map(np.asarray, last.state.learner.actor)
+
+    jax.tree.map(np.testing.assert_array_equal, final(True), final(False))

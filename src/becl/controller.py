@@ -92,6 +92,11 @@ class Controller:
         target = follow(state.target, values, self.target_rate)
         return ControllerState(values, target, opt), {"critic_loss": loss, "q": q, "goal": goal.mean()}
 
+    def diagnose(self, state: ControllerState, batch: Transitions) -> Metrics:
+        """Nothing: its networks begin anew with every task."""
+        del state, batch
+        return {}
+
 
 class Stretches:
     """Environments in which an action is a discrete skill, and a step a stretch of it by frozen policies.

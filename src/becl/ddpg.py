@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from becl.diagnostics import dormant_share, effective_rank, gradient_size, saturation
 from becl.envs.spec import EnvSpec
 from becl.networks import (
     Adam,
@@ -55,7 +56,13 @@ class Actor(eqx.Module):
 
     def mean(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch action"]:
         """The mean action where observations are whitened already."""
-        return jnp.tanh(self.out(self.hidden.hidden(self.trunk(x))))
+        return jnp.tanh(self.layers(x)[-1])
+
+    def layers(self, x: Float[Array, "*batch in"]) -> tuple[Array, Array, Array]:
+        """What trunk and hidden layer compute, and the action before its tanh."""
+        features = self.trunk(x)
+        units = self.hidden.hidden(features)
+        return features, units, self.out(units)
 
     def whitened(self, x: Float[Array, "*batch any"]) -> Float[Array, "*batch any"]:
         """Observations, and whatever stands behind them as it is."""
@@ -81,8 +88,13 @@ class Critic(eqx.Module):
     weight: Float[Array, "2 hidden value"]
     bias: Float[Array, "2 value"]
 
+    def layers(self, x: Float[Array, "batch in"]) -> tuple[Array, Array]:
+        """What trunk and hidden layer compute."""
+        features = self.trunk(x)
+        return features, self.hidden.hidden(features)
+
     def __call__(self, x: Float[Array, "batch in"]) -> Float[Array, "2 batch value"]:
-        features = self.hidden.hidden(self.trunk(x))
+        _, features = self.layers(x)
         if self.weight.shape[-1] == 1:
             out = inner_product(features, self.weight.reshape(2, -1)) + self.bias.T
             return out.T[..., None]
@@ -128,6 +140,9 @@ class DDPG:
     """1 for a value; n for n successor features, whose product with the skill is the value (APS)."""
     normalize: bool = added(False)
     """Whiten observations with running statistics of all that was learned from."""
+    action_gain: float = added(1.0)
+    """Of the actor's last layer in the beginning. URLB's 1 gives actions of moderate size; larger ones are nearer the
+    ends of their range, which is what pretraining with a small reward leads to (docs/transfer.md)."""
 
     def init(self, key: PRNGKeyArray, env: EnvSpec, skills: SkillSpace) -> DDPGState:
         actor_key, critic_key = jax.random.split(key)
@@ -136,7 +151,7 @@ class DDPG:
         actor = Actor(
             init_trunk(keys[0], state_dim, self.hidden),
             orthogonal_layer(keys[1], self.hidden, self.hidden),
-            orthogonal_layer(keys[2], self.hidden, env.action_dim),
+            orthogonal_layer(keys[2], self.hidden, env.action_dim, self.action_gain),
             init_moments(env.obs_dim) if self.normalize else None,
         )
         critic = self.init_critic(critic_key, state_dim + env.action_dim)
@@ -215,6 +230,23 @@ class DDPG:
         target = follow(state.target, critic, self.target_rate)
         metrics = {"critic_loss": loss, "actor_loss": policy_loss, "q": q, "goal": goal.mean()}
         return DDPGState(actor.observe(batch.obs), critic, target, actor_opt, critic_opt), metrics
+
+    def diagnose(self, state: DDPGState, batch: Transitions) -> Metrics:
+        """Whether the networks can still learn, seen on a batch of states: see `becl.diagnostics`."""
+        here = state.actor.whitened(jnp.concatenate([batch.obs, batch.skill], -1))
+        features, units, before_tanh = state.actor.layers(here)
+        critic_features, critic_units = state.critic.layers(jnp.concatenate([here, batch.action], -1))
+        gradient, idle = gradient_size(self.optimizer, state.actor_opt)
+        return {
+            "saturation": saturation(jnp.tanh(before_tanh)),
+            "before_tanh": before_tanh.std(),
+            "actor_dormant": dormant_share(units),
+            "actor_rank": effective_rank(features),
+            "critic_dormant": dormant_share(critic_units),
+            "critic_rank": effective_rank(critic_features),
+            "actor_gradient": gradient,
+            "actor_idle": idle,
+        }
 
     def _noisy(self, mean: Float[Array, "batch action"], key: PRNGKeyArray) -> Float[Array, "batch action"]:
         noise = self.stddev * jax.random.normal(key, mean.shape)

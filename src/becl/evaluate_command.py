@@ -237,6 +237,7 @@ def write(request: Request, measured: Evaluation, seconds: float, line: str) -> 
     from importlib.metadata import version
 
     from becl.folder import write_text
+    from becl.provenance import own_version
     from becl.skill_evaluation import STARTS
 
     made, out = request.made, request.out
@@ -251,7 +252,8 @@ def write(request: Request, measured: Evaluation, seconds: float, line: str) -> 
         "episodes": request.episodes,
         "starts": STARTS,
         "seconds": round(seconds, 1),
-        **{name: version(name) for name in ("becl", "jax", "mujoco", "numpy")},
+        "becl": own_version(),
+        **{name: version(name) for name in ("jax", "mujoco", "numpy")},
         "python": platform.python_version(),
         "machine": platform.machine(),
     }

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from becl.coverage import Coverage
 from becl.events import EventWriter, cut
 from becl.folder import folder_name, to_csv
+from becl.objectives.protocol import Metrics
 
 
 class Log:
@@ -106,10 +107,14 @@ class Log:
     def due(self, step: int) -> bool:
         return step >= self._next
 
-    def write(self, step: int) -> list[int]:
-        """A row of every lane; the numbers of those whose metrics are no numbers."""
+    def write(self, step: int, diagnose: Callable[[], Metrics] = dict) -> list[int]:
+        """A row of every lane, with what `diagnose` says of its networks; the numbers of those whose metrics are no
+        numbers."""
         os.stat(self._csv.name)  # One that was removed could still be written to.
         means = {name: np.asarray(value) / self._count for name, value in (self._sums or {}).items()}
+        # Of networks that have learned something; and only where the run has these columns (it may be an older one).
+        wanted = means and (not self._columns or "saturation" in self._columns)
+        diagnosis = {name: np.asarray(value) for name, value in diagnose().items()} if wanted else {}
         now = time.perf_counter()
         rate = (step - self._step) * len(self._lanes) / (now - self._time)
         visited = self._coverage.columns() if self._coverage is not None else {}
@@ -118,7 +123,7 @@ class Log:
             row = {"step": step, **lane, "steps_per_second": rate}
             row |= {name: value[i] for name, value in visited.items()}
             row["return"] = float(np.mean(self._ended[i])) if self._ended[i] else float("nan")
-            rows.append(row | {name: float(value[i]) for name, value in means.items()})
+            rows.append(row | {name: float(value[i]) for name, value in (means | diagnosis).items()})
         skipped = {"step", *(name for lane in self._lanes for name in lane)}
         for row, events in zip(rows, self._events, strict=True):
             events.scalars(step, {name: float(value) for name, value in row.items() if name not in skipped})

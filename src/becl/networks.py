@@ -242,8 +242,8 @@ class Network:
         return MLP(layers, init_moments(in_dim) if self.normalize else None)
 
 
-def orthogonal_layer(key: PRNGKeyArray, in_dim: int, out_dim: int) -> Linear:
-    weight = jax.nn.initializers.orthogonal()(key, (in_dim, out_dim))
+def orthogonal_layer(key: PRNGKeyArray, in_dim: int, out_dim: int, gain: float = 1.0) -> Linear:
+    weight = jax.nn.initializers.orthogonal(gain)(key, (in_dim, out_dim))
     return Linear(weight, jnp.zeros(out_dim))
 
 

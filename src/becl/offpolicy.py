@@ -25,9 +25,11 @@ from becl.envs.simulations import Step
 from becl.envs.spec import EnvSpec
 from becl.errors import UserError
 from becl.networks import Precision, computing
+from becl.objectives.particles import init_scale, update_scale
 from becl.objectives.protocol import Batch, Metrics, Objective
 from becl.replay import Experience, Replay, ReplayState, Transitions
 from becl.skills import SkillSpace
+from becl.specs import added
 
 Data = Array | np.ndarray
 
@@ -94,6 +96,10 @@ class Learner(Protocol):
 
     def update(self, state: Any, batch: Transitions, key: PRNGKeyArray, copies: Any = None) -> tuple[Any, Metrics]: ...
 
+    def diagnose(self, state: Any, batch: Transitions) -> Metrics:
+        """Whether its networks can still learn; logged with every row."""
+        ...
+
 
 class RunState(NamedTuple):
     """All that one seed's learning depends on, but for its environments."""
@@ -104,6 +110,8 @@ class RunState(NamedTuple):
     replay: ReplayState
     skill: Any = ()
     """Of the rule that chooses skills."""
+    scale: Any = ()
+    """Running statistics of rewards, where they are normalised."""
 
 
 class Choice(NamedTuple):
@@ -112,6 +120,13 @@ class Choice(NamedTuple):
     skill: Float[Array, "envs skill"]
     since: Int[Array, " envs"]
     action: Float[Array, "envs action"]
+
+
+class Pricing(NamedTuple):
+    """What decides a transition's reward."""
+
+    objective: Any
+    scale: Any
 
 
 class Outcome(NamedTuple):
@@ -154,6 +169,11 @@ class OffPolicy:
     """Numbers of an observation that the objective sees, such as a position; empty: all of them."""
     precision: Precision = "auto"
     """Of matrix products; see `becl.networks.computing`."""
+    reward_scale: float = added(1.0)
+    """The objective's reward is multiplied by this before the learner sees it. It matters: Adam's steps do not shrink
+    with the reward, so a small one leaves the policy less certain (docs/transfer.md)."""
+    reward_normalise: Literal["none", "std"] = added("none")
+    """`std` first divides rewards by their running standard deviation."""
 
     def __post_init__(self) -> None:
         if self.envs < 1 or self.steps_per_update < 1:
@@ -192,6 +212,7 @@ class OffPolicy:
             self.objective.init(keys[2], self.seen),
             self.replay.init(self.env, skills, self.envs),
             self.choice.init(keys[3], self.env, skills),
+            () if self.reward_normalise == "none" else init_scale(),
         )
         nothing = Choice(
             jnp.zeros((self.envs, skills.dim)),
@@ -245,27 +266,29 @@ class OffPolicy:
 
         # What is rewarded does not depend on what is learned from it. So while the learner is at one update, the
         # objective may be at the next: side by side where the device can.
-        def body(carry: tuple[Any, Any, Any, Transitions], step: tuple[PRNGKeyArray, PRNGKeyArray, Transitions]):
-            learner, copies, objective, priced = carry
+        def body(carry: tuple[Any, Any, Pricing, Transitions], step: tuple[PRNGKeyArray, PRNGKeyArray, Transitions]):
+            learner, copies, pricing, priced = carry
             learn_key, price_key, batches = step
-            objective, following, fitted = self.price(state.learner, objective, price_key, batches)
+            pricing, following, fitted = self.price(state.learner, pricing, price_key, batches)
             learner, learned = self.learner.update(learner, priced, learn_key, copies)
-            return (learner, self.learner.copies(learner), objective, following), (fitted, learned)
+            return (learner, self.learner.copies(learner), pricing, following), (fitted, learned)
 
         first, rest = (jax.tree.map(lambda x, part=part: x[part], (price_keys, drawn)) for part in (0, slice(1, None)))
-        objective, priced, fitted = self.price(state.learner, state.objective, *first)
-        carry = (state.learner, self.learner.copies(state.learner), objective, priced)
+        pricing, priced, fitted = self.price(state.learner, Pricing(state.objective, state.scale), *first)
+        carry = (state.learner, self.learner.copies(state.learner), pricing, priced)
         carry, metrics = jax.lax.scan(body, carry, (learn_keys[:-1], *rest))
-        learner, copies, objective, priced = carry
+        learner, copies, pricing, priced = carry
         learner, learned = self.learner.update(learner, priced, learn_keys[-1], copies)
         metrics = jax.tree.map(lambda many, one: (many.sum(0) + one) / self.updates, metrics, (fitted, learned))
         rule = self.choice.learn(state.skill, rule_key, self.replay, state.replay, number)
-        return state._replace(learner=learner, objective=objective, skill=rule), metrics[0] | metrics[1]
+        state = state._replace(learner=learner, objective=pricing.objective, skill=rule, scale=pricing.scale)
+        return state, metrics[0] | metrics[1]
 
     def price(
-        self, learner: Any, objective: Any, key: PRNGKeyArray, batches: Transitions
-    ) -> tuple[Any, Transitions, Metrics]:
+        self, learner: Any, pricing: Pricing, key: PRNGKeyArray, batches: Transitions
+    ) -> tuple[Pricing, Transitions, Metrics]:
         """Fits the representation to each of the batches and prices the last with it."""
+        objective, scale = pricing
         *fit_keys, reward_key = jax.random.split(key, self.fits_per_update + 1)
         fitted, last = {}, batches
         for number, fit_key in enumerate(fit_keys):
@@ -274,7 +297,23 @@ class OffPolicy:
         objective, reward = self.objective.reward(objective, self.to_batch(learner, last), reward_key)
         metrics = {f"objective_{name}": value for name, value in fitted.items()}
         metrics |= {"reward": reward.mean(), "extrinsic": last.reward.mean()}
-        return objective, last._replace(reward=reward), metrics
+        scale, resized = self.resize(scale, reward)
+        if self.reward_scale != 1 or self.reward_normalise != "none":
+            metrics["learner_reward"] = resized.mean()
+        return Pricing(objective, scale), last._replace(reward=resized), metrics
+
+    def resize(self, scale: Any, reward: Float[Array, " batch"]) -> tuple[Any, Float[Array, " batch"]]:
+        """Rewards of the size that the learner should see, and the statistics with these rewards in them."""
+        if self.reward_normalise == "std":
+            scale = update_scale(scale, reward)
+            reward = reward / jnp.maximum(jnp.sqrt(scale.variance), 1e-8)  # All rewards may be equal.
+        return scale, self.reward_scale * reward
+
+    def diagnose(self, state: RunState, number: Int[Array, ""]) -> Metrics:
+        """What the learner's networks look like on a batch of what is stored, before the `number`-th step."""
+        key = jax.random.fold_in(jax.random.fold_in(state.key, number), 0)
+        batch = self.replay.sample(state.replay, key, self.batch)
+        return self.learner.diagnose(state.learner, batch)
 
     def to_batch(self, learner: Any, transitions: Transitions) -> Batch:
         """Transitions as the objective sees them."""
@@ -308,6 +347,7 @@ class Programs(NamedTuple):
     act: Callable
     store: Callable
     store_and_learn: Callable
+    diagnose: Callable
 
 
 @functools.cache
@@ -322,6 +362,10 @@ def programs(run: OffPolicy, devices: int = 1) -> Programs:
         with computing(run.precision):
             replay, rule = run.store(state.replay, state.skill, choice, outcome)
             return run.learn(state._replace(replay=replay, skill=rule), number)
+
+    def diagnose(state: RunState, number: Int[Array, ""]) -> Metrics:
+        with computing(run.precision):
+            return run.diagnose(state, number)
 
     mesh = Mesh(np.array(jax.devices()[:devices]), ("seeds",)) if devices > 1 else None
 
@@ -344,6 +388,7 @@ def programs(run: OffPolicy, devices: int = 1) -> Programs:
         # The buffer is changed in place: without donation every step would copy it.
         store=over_seeds(run.store, 0, 0, 0, 0, donate_argnums=(0, 1)),
         store_and_learn=over_seeds(store_and_learn, 0, 0, 0, None, donate_argnums=0),
+        diagnose=over_seeds(diagnose, 0, None),
     )
 
 
@@ -401,6 +446,8 @@ class Progress(NamedTuple):
     metrics: Metrics | None
     """Of the updates before this step, by seed; None where there were none. Still being computed when handed out."""
     outcome: Step
+    diagnose: Callable[[], Metrics]
+    """Whether the learner's networks can still learn, by seed; computed when it is asked for."""
 
     @property
     def state(self) -> RunState:
@@ -492,4 +539,5 @@ def train(
         pending = Outcome(obs, by_seed(step.next_obs), by_seed(reward), by_seed(step.truncated), by_seed(over))
         obs, began = by_seed(step.obs), by_seed(step.truncated)
         loop = Loop(number + 1, state, choice, obs, began, pending)
-        yield Progress((number + 1) * run.envs, loop, metrics, step)
+        diagnose = functools.partial(parts.diagnose, state, np.int32(number))
+        yield Progress((number + 1) * run.envs, loop, metrics, step, diagnose)

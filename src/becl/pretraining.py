@@ -31,6 +31,7 @@ from becl.checkpoint import Checkpoints
 from becl.choice import Prior
 from becl.coverage import Coverage, grid_of
 from becl.ddpg import DDPG
+from becl.diagnostics import Watch
 from becl.envs import maze
 from becl.envs.foreign import foreign_parts, foreign_spec, is_foreign, make_foreign
 from becl.envs.maze_batch import MazeBatch
@@ -42,6 +43,7 @@ from becl.lock import locked
 from becl.log import Log
 from becl.networks import Adam, AdamState, Network, Precision
 from becl.objectives import METHODS, kinds_of
+from becl.objectives.extrinsic import Extrinsic
 from becl.offpolicy import Diverged, OffPolicy, Restorable, RunState, train, usable_devices
 from becl.plugins import without_plugins
 from becl.progress import Progress, clock, counted, interrupts, progress, say
@@ -75,7 +77,7 @@ class Pretraining:
 
     def config(self) -> dict[str, Any]:
         """What must agree for two commands to share a folder."""
-        return {"command": "pretrain", **{f.name: to_dict(getattr(self, f.name)) for f in dataclasses.fields(self)}}
+        return {"command": "pretrain", **{name: value for name, value in to_dict(self).items() if name != "spec"}}
 
 
 def make_pretraining(
@@ -106,7 +108,7 @@ def make_pretraining(
     run = OffPolicy(
         spec,
         objective,
-        replay=Replay(released_skill=entry.released_skill),
+        replay=Replay(released_skill=entry.released_skill, balanced=entry.balanced_batches),
         fits_per_update=entry.fits_per_update,
         skill_interval=entry.skill_interval,
     )
@@ -255,10 +257,12 @@ def check_run(run: OffPolicy) -> None:
         "skill_interval": 1 if run.skill_interval is None else run.skill_interval,
         "replay.nstep": run.replay.nstep,
         "learner.hidden": getattr(learner, "hidden", 1),
+        "learner.action_gain": getattr(learner, "action_gain", 1),
         "learner.optimizer.learning_rate": learner.optimizer.learning_rate,
         "temperature": getattr(run.objective, "temperature", 1.0),
         "feature_dim": getattr(run.objective, "feature_dim", 1),
         "neighbours": getattr(run.objective, "neighbours", 1),
+        "reward_scale": run.reward_scale,
     }
     for field in dataclasses.fields(run.objective):  # type: ignore[arg-type]
         value = getattr(run.objective, field.name)
@@ -279,6 +283,14 @@ def check_run(run: OffPolicy) -> None:
         raise UserError(f"learner.critic_dim {learner.critic_dim}: 1, or as many as the skill has numbers")
     if not 0 <= run.replay.gamma <= 1:
         raise UserError(f"replay.gamma {run.replay.gamma:g}: must lie in [0, 1]")
+    if run.reward_normalise != "none" and isinstance(run.objective, Extrinsic):
+        raise UserError(
+            f"reward_normalise {run.reward_normalise}: the task's own reward is learned from as it is; none"
+        )
+    if run.reward_normalise != "none" and run.batch < 2:
+        raise UserError(f"reward_normalise {run.reward_normalise}: a batch of {run.batch} has no deviation; at least 2")
+    if run.replay.balanced and not isinstance(run.objective.skills, OneHot):
+        raise UserError("replay.balanced: for discrete skills, which can be counted")
     if getattr(run.objective, "neighbours", 0) > run.batch:
         raise UserError(f"batch {run.batch}: fewer than the {run.objective.neighbours} neighbours")  # type: ignore
     check_numbers(run)
@@ -458,7 +470,7 @@ def pretrain(
             say(f"goes on after {step:,} steps")
             if shown is not None:
                 shown.resume(step * len(made.seeds))
-        told = stack.enter_context(listeners(callbacks, out, made.config()))
+        told = stack.enter_context(listeners([Watch(say), *callbacks], out, made.config()))
         interrupted = stack.enter_context(interrupts())
         began = time.perf_counter() - spent
         state, resume = None, None if found is None else found.loop
@@ -471,7 +483,7 @@ def pretrain(
                     shown.advance(count)
                 if keep and step >= keep[0]:
                     save_snapshots(made, out, state, keep.pop(0))
-                if (log.due(step) or step >= made.steps) and (bad := log.write(step)):
+                if (log.due(step) or step >= made.steps) and (bad := log.write(step, now.diagnose)):
                     raise Failed(failure(made, out, step, "a loss", bad))
                 stopping = told.log(step, log) or interrupted()
                 if stopping or (step % checkpoint_every < made.run.envs and step < made.steps):

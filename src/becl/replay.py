@@ -8,11 +8,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from becl.envs.spec import EnvSpec
-from becl.skills import SkillSpace
+from becl.skills import SkillSpace, skill_index
+from becl.specs import added
 
 # Starts drawn for each transition; the first whose n steps lie within an episode is taken. In episodes of 50 steps none
 # of them does once in 10^11, and then the transition is a shorter one.
 CANDIDATES = 8
+OVERDRAW = 4  # Transitions drawn for each that is kept where all skills are to have as many.
 
 
 class Experience(NamedTuple):
@@ -65,6 +67,8 @@ class Replay:
     """Discount a step."""
     released_skill: bool = False
     """Pair a transition with the skill of the step before, as the released code does by mistake."""
+    balanced: bool = added(False)
+    """As many transitions of each skill in every batch, as the paper's Algorithm 1 draws them. For discrete skills."""
 
     def init(self, env: EnvSpec, skills: SkillSpace, envs: int) -> ReplayState:
         rows = self.capacity // envs
@@ -94,6 +98,17 @@ class Replay:
 
     def sample(self, state: ReplayState, key: PRNGKeyArray, batch: int) -> Transitions:
         """n-step transitions, uniform over starts whose n steps lie within an episode; `nstep` rows must be there."""
+        if not self.balanced:
+            return self.cut(state, *self.starts(state, key, batch))
+        start, column = self.starts(state, key, OVERDRAW * batch)
+        skill = state.steps.skill[start % len(state.steps.skill), column]
+        kept = even_rows(skill_index(skill), skill.shape[-1], batch)
+        return self.cut(state, start[kept], column[kept])
+
+    def starts(
+        self, state: ReplayState, key: PRNGKeyArray, batch: int
+    ) -> tuple[Int[Array, " batch"], Int[Array, " batch"]]:
+        """Where transitions begin: steps, counted from the first ever added, and environments."""
         rows, envs = state.steps.last.shape
         filled = jnp.minimum(state.written, rows)
         env_key, start_key = jax.random.split(key)
@@ -105,7 +120,7 @@ class Replay:
         for i in range(self.nstep - 1):
             broken |= state.steps.last[(start + i) % rows, column]
         chosen = jnp.argmin(broken, axis=0), jnp.arange(batch)
-        return self.cut(state, start[chosen], column[chosen])
+        return start[chosen], column[chosen]
 
     def cut(self, state: ReplayState, start: Int[Array, " batch"], column: Int[Array, " batch"]) -> Transitions:
         """The transitions from given steps on; shorter than n where an episode ends."""
@@ -142,3 +157,17 @@ class Replay:
             trajectory=(start - since) * envs + column,
             since=since + end - start + 1,
         )
+
+
+def even_rows(skill: Int[Array, " drawn"], count: int, batch: int) -> Int[Array, " batch"]:
+    """Rows of which each skill has as many: row i is one of skill i mod `count`.
+
+    A skill that was drawn too seldom gives its rows again; one that was not drawn at all has others stand in for it.
+    """
+    order = jnp.argsort(skill, stable=True)
+    number = jnp.bincount(skill, length=count)
+    first = jnp.cumsum(number) - number
+    row = jnp.arange(batch)
+    wanted = row % count
+    found = first[wanted] + (row // count) % jnp.maximum(number[wanted], 1)
+    return order[jnp.where(number[wanted] > 0, found, row)]

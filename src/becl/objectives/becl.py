@@ -45,13 +45,15 @@ class BeCL:
     """Number of skills."""
     temperature: float = 0.5
     """κ: lower contrasts nearer neighbours harder."""
-    positive: Literal["mean", "nearest", "aligned", "random", "first"] = "mean"
+    positive: Literal["mean", "nearest", "aligned", "random", "first", "pair"] = "mean"
     """Which state(s) of the same skill an anchor is pulled to: all of them (the printed expectation), the most similar
-    one, the one at the same time of its trajectory, a few at random, or the first in the batch (released URLB code).
+    one, the one at the same time of its trajectory, a few at random, the first in the batch (released URLB code), or
+    one partner (Algorithm 1: states come in groups of two of each skill, and contrast within their group).
     The most similar one says nothing of a skill where no two states are alike, as on robots."""
     denominator: Literal["paper", "batch", "all"] = "paper"
-    """What the positive competes with: other skills' states counted as the paper's 2(m−1) negatives, each other-skill
-    state of the batch, or every other state of the batch, same skill included (released URLB code)."""
+    """What the positive competes with: other skills' states counted as the paper's 2(m−1) negatives (with `pair` these
+    are those of the group), each other-skill state of the batch, or every other state of the batch, same skill included
+    (released URLB code)."""
     hard_negatives: float = 0.0
     """β: negatives weighted by exp(β·similarity/κ), normalised; 0 weighs them equally."""
     ramp: float = 0.0
@@ -123,8 +125,10 @@ class BeCL:
         pairs = relate(batch, rows)
         # Each of the paper's 2(m−1) negatives stands for an equal share of the batch's other-skill states.
         each = 2 * (self.skills.dim - 1) / jnp.maximum(pairs.negative.sum(1), 1)
-        if self.denominator == "batch":
+        if self.denominator == "batch" or self.positive == "pair":
             each = jnp.ones_like(each)
+        if self.denominator == "paper" and self.positive == "pair":
+            pairs = pairs._replace(negative=pairs.negative & pairs.grouped)
         if self.as_printed:
             loss: Array = mean_nce(anchors, features, pairs.across, pairs.negative, each, self.temperature)
             like = likeness(anchors, features, self.temperature)
@@ -153,6 +157,7 @@ class Pairs(NamedTuple):
     across: Bool[Array, "anchors batch"]  # The same where the batch has one, else of the same trajectory.
     negative: Bool[Array, "anchors batch"]  # A state of another skill.
     apart: Float[Array, "anchors batch"]  # Distance in time along the trajectories.
+    grouped: Bool[Array, "anchors batch"]  # In the anchor's group: the batch's first two of each skill, the next two …
 
 
 def relate(batch: Batch, rows: Int[Array, " anchors"]) -> Pairs:
@@ -170,7 +175,15 @@ def relate(batch: Batch, rows: Int[Array, " anchors"]) -> Pairs:
     stretch = jnp.where(lone, -1 - jnp.arange(len(skill)), batch.trajectory)
     across = same_skill & (stretch[rows][:, None] != stretch)
     apart = jnp.abs(batch.progress[rows][:, None] - batch.progress)
-    return Pairs(other, same, elsewhere, across, ~same_skill, apart)
+    group = _groups(batch.skill)
+    return Pairs(other, same, elsewhere, across, ~same_skill, apart, group[rows][:, None] == group)
+
+
+def _groups(skill: Float[Array, "batch skill"]) -> Int[Array, " batch"]:
+    """Which group a state belongs to: the first two states of every skill are group 0, the next two group 1 …"""
+    owned = skill > 0
+    earlier = jnp.cumsum(owned, 0) - owned
+    return jnp.sum(jnp.where(owned, earlier, 0), 1) // 2
 
 
 def likeness(
@@ -377,6 +390,14 @@ def first(scores: Float[Array, "anchors batch"], pairs: Pairs, key: PRNGKeyArray
     return Positives(jnp.take_along_axis(scores, choice[:, None], 1), jnp.ones((len(scores), 1)))
 
 
+def pair(scores: Float[Array, "anchors batch"], pairs: Pairs, key: PRNGKeyArray) -> Positives:
+    """The other state of the skill in the anchor's group; the last of an odd number has none."""
+    del key
+    partner = pairs.same & pairs.grouped
+    picked = jnp.take_along_axis(scores, jnp.argmax(partner, 1)[:, None], 1)
+    return Positives(picked, partner.any(1, keepdims=True).astype(scores.dtype))
+
+
 def _pick(scores: Float[Array, "anchors batch"], pairs: Pairs, choice: Int[Array, " anchors"]) -> Positives:
     """One positive an anchor. An anchor without any gets weight 0: no loss, no reward."""
     picked = jnp.take_along_axis(scores, choice[:, None], 1)
@@ -389,4 +410,5 @@ POSITIVES: dict[str, Callable[..., Positives]] = {
     "aligned": aligned,
     "random": random,
     "first": first,
+    "pair": pair,
 }
