@@ -61,7 +61,8 @@ def scenarios(source: Path) -> list[Scenario]:
     walker = ["pretrain", "walker", "--method", "aps", "--steps", "3000", "--envs", "2", "--hidden", "16",
               "--log-every", "150", *often, "--set", *SMALL, "replay.capacity=1000"]  # fmt: skip
     tuned = ["finetune", str(source), "--task", "walker_run", "walker_stand", "--steps", "3000", "--eval-every", "1000",
-             "--eval-episodes", "1", *often, "--set", *SMALL, "replay.capacity=1000"]  # fmt: skip
+             "--eval-episodes", "1", "--final-episodes", "2", *often, "--set", *SMALL,
+             "replay.capacity=1000"]  # fmt: skip
     study = ["maze", "--methods", "becl", "diayn", "--cycles", "2000", "--skills", "4", "--workers", "2", "--set",
              "learner.network.hidden=16", "network.hidden=16", "episodes=10", "env.episode_length=20"]  # fmt: skip
     return [

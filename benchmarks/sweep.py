@@ -51,6 +51,7 @@ tasks = ["walker_run"]
 steps = 3000
 eval_every = 1000
 eval_episodes = 1
+final_episodes = 2
 checkpoint_every = 100
 set = ["batch=16", "random_steps=40", "replay.capacity=1000"]
 

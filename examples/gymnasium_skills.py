@@ -81,7 +81,7 @@ print(f"skill {best} earns {total:.1f} in one more episode")
 # The best skill goes on learning, now with the reward; beside it the same learner from nothing.
 
 # %%
-options = {"steps": TASK_STEPS, "eval_every": TASK_STEPS // 2, "eval_episodes": 3, "quiet": True}
+options = {"steps": TASK_STEPS, "eval_every": TASK_STEPS // 2, "eval_episodes": 3, "final_episodes": 6, "quiet": True}
 tuned = becl.finetune(run, skill=f"fixed:{best}", out=OUT / "tuned", **options)
 scratch = becl.finetune(scratch=make, hidden=128, envs=8, out=OUT / "scratch", **options)
 for name, done in {"pretrained": tuned, "from scratch": scratch}.items():

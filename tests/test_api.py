@@ -58,7 +58,9 @@ def run(tmp_path_factory) -> becl.Run:
 @pytest.fixture(scope="module")
 def tuned(run) -> becl.Finetuned:
     out = run.folder.parent / "tuned"
-    return becl.finetune(run, steps=100, eval_every=50, eval_episodes=2, skill="fixed:1", out=out, quiet=True)
+    return becl.finetune(
+        run, steps=100, eval_every=50, eval_episodes=2, final_episodes=3, skill="fixed:1", out=out, quiet=True
+    )
 
 
 class TestRun:
@@ -195,7 +197,9 @@ class TestFinetuned:
 
     def test_from_scratch(self, tmp_path):
         options: dict[str, Any] = TINY | {"set": ["random_steps=20"]}
-        done = becl.finetune(scratch=limited, steps=60, eval_every=60, eval_episodes=1, out=tmp_path / "run", **options)
+        done = becl.finetune(
+            scratch=limited, steps=60, eval_every=60, eval_episodes=1, final_episodes=2, out=tmp_path / "run", **options
+        )
         assert done.method == "ddpg"
         assert len(done.scores) == 2
 
@@ -280,7 +284,15 @@ class TestCallbacks:
     def test_hear_of_scores(self, run, tmp_path):
         heard = Heard()
         becl.finetune(
-            run, seeds=(4,), steps=60, eval_every=60, eval_episodes=1, out=tmp_path / "x", callbacks=[heard], quiet=True
+            run,
+            seeds=(4,),
+            steps=60,
+            eval_every=60,
+            eval_episodes=1,
+            final_episodes=2,
+            out=tmp_path / "x",
+            callbacks=[heard],
+            quiet=True,
         )
         assert [event for event in heard.events if event[0] == "score"] == [("score", 0), ("score", 60)]
         assert heard.events[-1] == ("end", True)

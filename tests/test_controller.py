@@ -280,7 +280,7 @@ def last_scores(out: Path) -> list[dict[str, str]]:
 def finetuning(halves, skill: str, run: OffPolicy, steps: int) -> Finetuning:
     made, source = halves
     return Finetuning("halves", "diayn", ("halves",), made.seeds, steps, skill, "trunk", run, 100, made, str(source),
-                      eval_every=10_000, eval_episodes=1)  # fmt: skip
+                      eval_every=10_000, eval_episodes=1, final_episodes=1)  # fmt: skip
 
 
 def test_a_controller_beats_every_single_skill_where_two_are_needed(halves, tmp_path):

@@ -30,6 +30,7 @@ from becl.envs.spec import EnvSpec
 from becl.envs.walker import Walker
 from becl.finetuning import (
     CHOICES,
+    FINAL_SEED,
     TRANSFERS,
     Finetuning,
     environments_of,
@@ -37,6 +38,7 @@ from becl.finetuning import (
     held_skills,
     lane_keys,
     load_learners,
+    load_policy,
     make_finetuning,
     prepared,
     resolve_choice,
@@ -124,11 +126,13 @@ def cic(runs) -> Path:
 
 def command(source: Path, *more: str) -> list[str]:
     return ["finetune", str(source), "--task", *TASKS, "--steps", "60", "--eval-every", "20",
-            "--eval-episodes", "2", *more]  # fmt: skip
+            "--eval-episodes", "2", "--final-episodes", "3", *more]  # fmt: skip
 
 
 def tiny(source: Path | None, tasks=TASKS, seeds=None, steps: int = 60, **options) -> Finetuning:
-    return make_finetuning(source, tasks, seeds, steps, **{"eval_every": 20, "eval_episodes": 2, **options})
+    return make_finetuning(
+        source, tasks, seeds, steps, **{"eval_every": 20, "eval_episodes": 2, "final_episodes": 3, **options}
+    )
 
 
 def opened(made: Finetuning, out: Path) -> Path:
@@ -330,7 +334,7 @@ def on_probe(probe, tasks, skill: str, steps: int, choice, **options) -> Finetun
     made, source = probe
     run = dataclasses.replace(PROBE, objective=Extrinsic(OneHot(4)), choice=choice, **options)
     return Finetuning("probe", "diayn", tasks, (0,), steps, skill, "trunk", run, 100, made, str(source),
-                      eval_every=steps, eval_episodes=1)  # fmt: skip
+                      eval_every=steps, eval_episodes=1, final_episodes=1)  # fmt: skip
 
 
 def returns_of(out: Path, step: int) -> list[float]:
@@ -548,7 +552,7 @@ def test_a_run_leaves_plain_files(finished, becl):
     names = set(files(finished))
     lanes = [f"{task}-seed-{seed}" for task in TASKS for seed in SEEDS]
     events = {name for name in names if name.startswith("tensorboard")}
-    expected = {"config.json", "metrics.csv", "scores.csv", "result.json"}
+    expected = {"config.json", "metrics.csv", "scores.csv", "final.csv", "result.json"}
     assert names - events == expected | {f"{lane}/policy.safetensors" for lane in lanes}
     assert sorted(Path(name).parent.name for name in events) == sorted(lanes)
     result = json.loads((finished / "result.json").read_text())
@@ -570,6 +574,55 @@ def test_scores_have_a_row_an_evaluation_and_lane(finished, becl):
     assert all(re.fullmatch(rf"\w+,\d,\d,\d+,{number},{number}", line) for line in text.splitlines()[1:])
 
 
+def test_final_scores_have_a_row_a_lane_over_as_many_episodes_as_asked_for(finished, becl):
+    text = (finished / "final.csv").read_text()
+    assert text.startswith("task,seed,skill,step,return,stderr,episodes\n")
+    skills = dict(zip(SEEDS, held_skills(tiny(becl)).argmax(-1), strict=False))
+    assert [
+        (row["task"], row["seed"], row["skill"], row["step"], row["episodes"]) for row in rows(finished, "final.csv")
+    ] == [(task, str(seed), str(skills[seed]), "60", "3") for task in TASKS for seed in SEEDS]
+
+
+def test_final_scores_are_means_over_starts_that_depend_on_the_seed_alone(becl, diayn, tmp_path):
+    """By hand: the policies kept in the end, in simulations of the same numbers."""
+    for method, source in (("becl", becl), ("diayn", diayn)):
+        made = tiny(source, ("walker_stand",), (5,), 0, skill="fixed:1", eval_episodes=1, final_episodes=4)
+        out = opened(made, tmp_path / method)
+        assert finetune(made, out)
+        actor, skill = load_policy(made, out, made.lanes[0])
+        with contextlib.closing(envs.make("walker_stand", 4, [5 + FINAL_SEED])) as simulations:
+            obs, total = simulations.reset(), np.zeros(4)
+            for _ in range(LENGTH):
+                seen = jnp.asarray(np.concatenate([obs, np.tile(skill, (4, 1))], 1))
+                step = simulations.step(np.asarray(actor(seen)))
+                obs, total = step.obs, total + step.reward
+        (row,) = rows(out, "final.csv")
+        assert float(row["return"]) == pytest.approx(total.mean(), rel=1e-3)
+        assert float(row["stderr"]) == pytest.approx(total.std(ddof=1) / 2, rel=1e-3)
+
+
+def test_a_run_stopped_in_its_final_evaluation_goes_on_there(becl, tmp_path, monkeypatch):
+    made = tiny(becl, seeds=(3,))
+    whole, parted = (opened(made, tmp_path / name) for name in ("whole", "parted"))
+    assert finetune(made, whole)
+    with monkeypatch.context() as patched:
+        patched.setattr(finetune_file, "final_scores", lambda *args: None)  # As after Ctrl-C.
+        assert not finetune(made, parted)
+    assert not (parted / "result.json").exists()
+    assert finetune(made, parted)
+    for name in ("scores.csv", "final.csv"):
+        assert (parted / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_final_evaluation_stops_when_asked_to(becl):
+    made = tiny(becl, ("walker_stand",), (3,), 0)
+    keys = lane_keys(made)
+    state, _ = programs(made.run).init(keys)
+    state = prepared(made, state, load_learners(made))
+    with contextlib.closing(environments_of(made.lanes, 3, finetune_file.make_envs)) as simulations:
+        assert finetune_file.final_scores(made, state, simulations, keys, lambda: True) is None
+
+
 def test_metrics_tell_lanes_apart(finished):
     table = rows(finished, "metrics.csv")
     assert [(row["step"], row["task"], row["seed"]) for row in table] == [
@@ -585,7 +638,7 @@ def test_a_configuration_can_be_read_back(finished, becl):
     config = json.loads((finished / "config.json").read_text())
     assert config == json.loads(json.dumps(made.config()))
     fields = ["command", "env", "method", "tasks", "seeds", "steps", "skill", "transfer", "run", "snapshot",
-              "pretraining", "source", "eval_every", "eval_episodes"]  # fmt: skip
+              "pretraining", "source", "eval_every", "eval_episodes", "final_episodes"]  # fmt: skip
     assert list(config) == fields
     assert (config["command"], config["source"], config["snapshot"]) == ("finetune", str(becl), 100)
     kinds = spec_classes() | {kind.__name__: kind for kind in (Finetuning, Held, Extrinsic)}
@@ -769,6 +822,11 @@ BAD = [
     (["{becl}", "--envs", "0"], "--envs 0", "at least 1"),
     (["{becl}", "--eval-every", "0"], "--eval-every 0", "at least 1"),
     (["{becl}", "--eval-episodes", "0"], "--eval-episodes 0", "at least 1"),
+    (["{becl}", "--final-episodes", "9"], "--final-episodes 9", "at least the 10 of each point of the curve"),
+    (["{becl}", "--set", "reward_normalise=std"], "reward_normalise std", "the task's own reward"),
+    (["{becl}", "--set", "reward_scale=0"], "reward_scale 0", "must be greater than 0"),
+    (["{becl}", "--set", "reward_scale=-1"], "reward_scale -1", "must be greater than 0"),
+    (["{becl}", "--set", "reward_scale=nan"], "reward_scale nan", "must be greater than 0"),
     (["{becl}", "--transfer", "all"], "all", "critic-released"),
     (["{becl}", "--set", "batch=0"], "batch 0", "greater than 0"),
     (["{becl}", "--set", "temperature=1"], "'temperature'", "allowed"),

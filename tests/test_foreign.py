@@ -209,7 +209,18 @@ def test_from_pretraining_to_scores(env, tmp_path, capsys):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert main(["pretrain", env, "--steps", "120", "--log-every", "60", "--out", str(run), *TINY]) == 0
-        words = ["--steps", "100", "--eval-every", "50", "--eval-episodes", "1", "--out", str(tuned)]
+        words = [
+            "--steps",
+            "100",
+            "--eval-every",
+            "50",
+            "--eval-episodes",
+            "1",
+            "--final-episodes",
+            "2",
+            "--out",
+            str(tuned),
+        ]
         assert main(["finetune", str(run), *words]) == 0
         assert main(["finetune", str(run), "--task", "walker_run", "--out", str(tmp_path / "other")]) == 2
     assert "has one task, its own reward" in capsys.readouterr().err

@@ -680,7 +680,20 @@ def test_a_finetuned_method_of_ones_own_has_rows_in_the_report(tmp_path, monkeyp
     made = make_pretraining("gym:Pendulum-v1", "metra-discrete", steps=5000, skills=3, parallel=2, hidden=8)
     open_folder(made.config(), tmp_path / "pretrained")
     save_snapshots(made, tmp_path / "pretrained", programs(made.run).init(seed_keys(made.seeds))[0], 5000)
-    tune = ["finetune", "pretrained", "--steps", "0", "--eval-episodes", "1", "--skill", "fixed:1", "--out", "tuned"]
+    tune = [
+        "finetune",
+        "pretrained",
+        "--steps",
+        "0",
+        "--eval-episodes",
+        "1",
+        "--final-episodes",
+        "1",
+        "--skill",
+        "fixed:1",
+        "--out",
+        "tuned",
+    ]
     assert main([*tune, *plugin]) == 0
     config = json.loads((tmp_path / "tuned" / "config.json").read_text())
     assert config["plugins"] == {"metra-discrete": str(FILE)}

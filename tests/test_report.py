@@ -157,6 +157,86 @@ def test_aggregates_are_those_of_the_statistics_module(tmp_path: Path) -> None:
         assert [float(row[name]) for name in ("value", "low", "high")] == pytest.approx(expected[row["aggregate"]][:3])
 
 
+def add_finals(folder: Path, finals: dict[tuple[str, int], tuple[float, float]], episodes: int = 50) -> Path:
+    rows = [f"{task},{seed},3,{STEPS},{value},{error},{episodes}" for (task, seed), (value, error) in finals.items()]
+    (folder / "final.csv").write_text("\n".join(["task,seed,skill,step,return,stderr,episodes", *rows]) + "\n")
+    return folder
+
+
+def test_a_final_score_counts_instead_of_the_curves_last_point_and_both_are_kept(tmp_path: Path) -> None:
+    write(tmp_path / "a", {("walker_run", 0): 100.0, ("walker_run", 1): 130.0})
+    add_finals(tmp_path / "a", {("walker_run", 0): (90.0, 4.0), ("walker_run", 1): (110.0, 3.0)})
+    write(tmp_path / "b", {("walker_run", 0): 50.0}, finetuning("diayn"))  # Of an earlier version.
+    out = make(tmp_path / "out", tmp_path)
+    means = {row["label"]: float(row["mean"]) for row in read(out, "tasks")}
+    assert means == {"BeCL": 100.0, "DIAYN": 50.0}
+    scores = {(row["method"], row["seed"]): row for row in read(out, "scores")}
+    kept = [scores["becl", "1"][name] for name in ("return", "curve_return", "episodes", "evaluation_stderr")]
+    assert kept == ["110.0", "130.0", "50", "3.0"]
+    assert [scores["diayn", "0"][name] for name in ("return", "episodes")] == ["50.0", ""]
+    page = (out / "index.html").read_text()
+    assert "mean over 50 episodes" in page
+    assert "is 4 on average" in page  # The error of an evaluation: 3.5.
+    assert "is 15 away from it on average" in page  # Of 10 and 20.
+    assert "Of 1 run of 3 the score is the last point of the curve" in page
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("walker_run,0,3,99,1,1,50", "step 99 of 100"),
+        ("walker_run,0,3,100,1,1,many", "damaged in line 2"),
+        ("walker_run,7,3,100,1,1,50", "no walker_run seed 7"),
+        ("walker_run,0,3,100,nan,1,50", "return is nan"),
+        ("walker_run,0,3,100,1,1,50\nwalker_run,0,3,100,1,1,50", "walker_run seed 0 again"),
+    ],
+)
+def test_damaged_final_scores_are_left_out_by_name(tmp_path: Path, line: str, why: str) -> None:
+    write(tmp_path / "a", {("walker_run", 0): 100.0})
+    (tmp_path / "a" / "final.csv").write_text(f"task,seed,skill,step,return,stderr,episodes\n{line}\n")
+    assert any(why in reason for reason in reasons(tmp_path / "a"))
+
+
+def test_the_page_says_first_whether_pretraining_helps(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Return / expert's by hand: 796 and 971 are the expert's of run and walk, 888 of the quadruped's run."""
+    better = {("walker_run", s): 796 * (0.6 + 0.01 * s) for s in range(5)}
+    better |= {("walker_walk", s): 971 * (0.8 + 0.01 * s) for s in range(5)}
+    worse = {("quadruped_run", s): 888 * (0.2 + 0.01 * s) for s in range(5)}
+    write(tmp_path / "walker", better)
+    write(tmp_path / "quadruped", worse, finetuning(env="quadruped"))
+    scratch = {(task, s): value / 2 for (task, s), value in better.items()}
+    write(tmp_path / "scratch", scratch, finetuning("ddpg"))
+    beside = {(task, s): value + 100 * (s - 2) for (task, s), value in worse.items()}
+    write(tmp_path / "scratch-quadruped", beside, finetuning("ddpg", "quadruped"))
+    out = make(tmp_path / "out", tmp_path)
+    found = {row["robot"]: row for row in read(out, "help")}
+    assert float(found["walker"]["mean"]) == pytest.approx((0.62 + 0.82) / 2)
+    assert float(found["walker"]["difference"]) == pytest.approx((0.62 + 0.82) / 4)
+    assert float(found["walker"]["low"]) > 0
+    assert float(found["quadruped"]["difference"]) == pytest.approx(0.0, abs=1e-9)
+    assert float(found["quadruped"]["low"]) < 0 < float(found["quadruped"]["high"])
+    said = capsys.readouterr().out.replace("\n", " ")
+    assert "caution: quadruped, BeCL: pretraining did not help" in said
+    assert "caution: walker" not in said
+    page = (out / "index.html").read_text()
+    assert page.index("Does pretraining help?") < page.index("Return on each task")
+    assert "pretraining helps" in page
+
+
+def test_a_report_without_a_baseline_asks_for_one(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    make(tmp_path / "out", write(tmp_path / "a", {("walker_run", 0): 100.0, ("walker_walk", 0): 50.0}))
+    said = " ".join(capsys.readouterr().out.split())
+    assert "walker: nothing to compare with" in said
+    assert "becl finetune --scratch --task walker_walk walker_run" in said
+
+
+def test_harm_is_called_harm(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    write(tmp_path / "a", {("walker_run", s): 100.0 + s for s in range(5)})
+    write(tmp_path / "b", {("walker_run", s): 200.0 + s for s in range(5)}, finetuning("ddpg"))
+    make(tmp_path / "out", tmp_path)
+    assert "pretraining did harm" in capsys.readouterr().out.replace("\n", " ")
+
+
 def test_tables_hold_every_evaluation_and_the_command_behind_it(tmp_path: Path) -> None:
     write(tmp_path / "a", {("walker_run", 0): 100.0, ("walker_run", 1): 0.1 + 0.2})
     out = make(tmp_path / "out", tmp_path / "a")
@@ -275,8 +355,27 @@ def test_configurations_with_many_differences_keep_different_labels(tmp_path: Pa
     assert max(map(len, found)) < 80
 
 
+def test_what_is_not_the_methods_default_reward_is_said_even_of_a_single_run(tmp_path: Path) -> None:
+    config = finetuning()
+    config["pretraining"]["run"]["objective"] |= {"positive": "mean", "denominator": "paper"}
+    config["pretraining"]["run"]["batch"] = 64  # A size, which says nothing of the method.
+    assert labels(write(tmp_path / "a", {("walker_run", 0): 1.0}, config)) == [
+        'BeCL, denominator = "paper", positive = "mean"'
+    ]
+
+
+def test_an_option_that_others_left_out_tells_configurations_apart(tmp_path: Path) -> None:
+    """Newer options are kept only where they are not the default."""
+    config = finetuning()
+    config["pretraining"]["run"]["reward_scale"] = 33.0
+    write(tmp_path / "a", {("walker_run", 0): 1.0})
+    write(tmp_path / "b", {("walker_run", 0): 2.0}, config)
+    assert labels(tmp_path) == ["BeCL", "BeCL, reward_scale = 33.0"]
+
+
 def test_from_scratch_and_pretrained_are_told_apart(tmp_path: Path) -> None:
-    pretrained = finetuning("becl") | {"method": "ddpg", "skill": "none"}
+    before = json.loads(json.dumps(make_pretraining("walker", "ddpg").config()))
+    pretrained = finetuning("ddpg") | {"pretraining": before, "snapshot": 2_000_000, "transfer": "trunk"}
     write(tmp_path / "a", {("walker_run", 0): 1.0}, finetuning("ddpg"))
     write(tmp_path / "b", {("walker_run", 0): 2.0}, pretrained)
     assert labels(tmp_path) == ["DDPG", "DDPG, from scratch"]

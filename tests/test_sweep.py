@@ -975,6 +975,7 @@ tasks = ["walker_stand"]
 steps = 120
 eval_every = 120
 eval_episodes = 1
+final_episodes = 2
 set = ["random_steps=40"]
 """
 

@@ -138,6 +138,11 @@ class Finetuned:
         return read_rows(self.folder / "scores.csv")
 
     @property
+    def final(self) -> list[Row]:
+        """Rows of final.csv: each task's and seed's score, its mean return over many episodes in the end."""
+        return read_rows(self.folder / "final.csv")
+
+    @property
     def metrics(self) -> list[Row]:
         """Rows of metrics.csv."""
         return read_rows(self.folder / "metrics.csv")
@@ -210,6 +215,7 @@ def finetune(
     steps: int = 100_000,
     eval_every: int = 10_000,
     eval_episodes: int = 10,
+    final_episodes: int | None = None,
     envs: int | None = None,
     hidden: int | None = None,
     precision: Precision | None = None,
@@ -242,6 +248,7 @@ def finetune(
         settings=set,
         eval_every=eval_every,
         eval_episodes=eval_episodes,
+        final_episodes=final_episodes,
     )
     commands.check_interval(checkpoint_every)
     folder = Path(out) if out is not None else Path("runs") / folder_name("finetune", made.env, made.method)

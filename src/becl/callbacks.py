@@ -24,6 +24,9 @@ class Callback:
     def on_score(self, step: int, rows: Sequence[Row]) -> None:
         """Finetuning: new rows of scores.csv."""
 
+    def on_final(self, step: int, rows: Sequence[Row]) -> None:
+        """Finetuning: the rows of final.csv, each task's and seed's score over many episodes."""
+
     def on_end(self, finished: bool) -> None:
         """After the last step, or where the run was stopped or failed."""
 
@@ -54,6 +57,9 @@ class Wandb(Callback):
 
     def on_score(self, step: int, rows: Sequence[Row]) -> None:
         self._log(step, [{f"score/{k}" if k in ("return", "stderr") else k: v for k, v in row.items()} for row in rows])
+
+    def on_final(self, step: int, rows: Sequence[Row]) -> None:
+        self._log(step, [{f"final/{k}" if k in ("return", "stderr") else k: v for k, v in row.items()} for row in rows])
 
     def on_end(self, finished: bool) -> None:
         if self._run is not None:
@@ -92,6 +98,10 @@ class Told:
     def score(self, step: int, rows: Sequence[Row]) -> None:
         for callback in self._callbacks:
             callback.on_score(step, rows)
+
+    def final(self, step: int, rows: Sequence[Row]) -> None:
+        for callback in self._callbacks:
+            callback.on_final(step, rows)
 
 
 @contextlib.contextmanager

@@ -299,6 +299,8 @@ class FinetuneCommand:
     """Steps between evaluations."""
     eval_episodes: int = 10
     """Episodes of an evaluation."""
+    final_episodes: int | None = None
+    """Episodes of the final score, the same starts for every method; 50 by default."""
     envs: int | None = None
     """Environments a run, stepped together; those of the pretraining by default."""
     hidden: int | None = None
@@ -354,6 +356,7 @@ def finetuning_of(command: FinetuneCommand, planned: Any = None) -> Any:
         settings=command.set,
         eval_every=command.eval_every,
         eval_episodes=command.eval_episodes,
+        final_episodes=command.final_episodes,
         planned=planned,
     )
 

@@ -4,7 +4,8 @@ The loop is that of pretraining with the task's reward as objective. A lane is o
 tried side by side, skill; lanes are trained together. A run lives in a folder of plain files:
 
     config.json      what was asked for, with the configuration of the pretraining
-    scores.csv       one row an evaluation and lane; a lane's score is the row of the last step
+    scores.csv       one row an evaluation and lane: the curve
+    final.csv        one row a lane: its score, the mean over many episodes after the last step
     metrics.csv      one row a log interval and lane
     tensorboard/     the same for TensorBoard
     TASK-seed-N/policy.safetensors     the networks in the end
@@ -80,7 +81,7 @@ from becl.provenance import provenance
 from becl.recording import NotFinite, Recorder, fitting
 from becl.replay import Replay
 from becl.skills import Cube, NoSkill, OneHot
-from becl.specs import from_dict, to_dict
+from becl.specs import added, from_dict, to_dict
 
 Transfer = Literal["trunk", "critic", "critic-released", "none"]
 TRANSFERS: dict[Transfer, str] = {
@@ -101,8 +102,12 @@ CHOICES = {
     "meta": "picked every 50 steps by a controller; the skills stay as they are",
 }
 CHECKPOINT_EVERY = 25_000
-# Simulations for evaluation begin elsewhere than those for training.
+# Simulations for evaluation begin elsewhere than those for training, and those for the final score elsewhere again: at
+# the same starts for every method.
 EVALUATION_SEED = 2**32
+FINAL_SEED = 2**33
+FINAL_EPISODES = 50
+FOREIGN_AT_ONCE = 10  # Copies of an environment, a lane, that the final episodes are played in.
 
 
 class Lane(NamedTuple):
@@ -137,10 +142,12 @@ class Finetuning:
     """Folder of the pretraining."""
     eval_every: int = 10_000
     eval_episodes: int = 10
+    final_episodes: int = added(FINAL_EPISODES)
+    """Episodes of each lane's final score."""
 
     def config(self) -> dict[str, Any]:
         """What must agree for two commands to share a folder."""
-        return {"command": "finetune", **{f.name: to_dict(getattr(self, f.name)) for f in dataclasses.fields(self)}}
+        return {"command": "finetune", **{name: value for name, value in to_dict(self).items() if name != "spec"}}
 
     @property
     def lanes(self) -> list[Lane]:
@@ -169,6 +176,7 @@ def make_finetuning(
     settings: Iterable[str] = (),
     eval_every: int = 10_000,
     eval_episodes: int = 10,
+    final_episodes: int | None = None,
     planned: Pretraining | None = None,
 ) -> Finetuning:
     """A run from a folder of pretraining, or from scratch where that is None; validated, nothing allocated yet.
@@ -199,7 +207,11 @@ def make_finetuning(
             objective=Extrinsic(space),
             fits_per_update=1,
             objective_obs=(),
-            replay=dataclasses.replace(made.run.replay, capacity=Replay().capacity, released_skill=False),
+            reward_scale=1.0,
+            reward_normalise="none",
+            replay=dataclasses.replace(
+                made.run.replay, capacity=Replay().capacity, released_skill=False, balanced=False
+            ),
         )
     check_seeds(seeds)
     skill = entry.finetune_skill if skill is None else skill
@@ -238,6 +250,13 @@ def make_finetuning(
     for name, value in (("--eval-every", eval_every), ("--eval-episodes", eval_episodes)):
         if value < 1:
             raise UserError(f"{name} {value}: at least 1 is needed")
+    if final_episodes is None:
+        final_episodes = max(FINAL_EPISODES, eval_episodes)
+    if final_episodes < eval_episodes:
+        raise UserError(
+            f"--final-episodes {final_episodes}: at least the {eval_episodes} of each point of the curve "
+            "(--eval-episodes)"
+        )
     return Finetuning(
         domain,
         method,
@@ -252,6 +271,7 @@ def make_finetuning(
         None if source is None else str(source),
         eval_every,
         eval_episodes,
+        final_episodes,
     )
 
 
@@ -481,12 +501,13 @@ def environments_of(lanes: Sequence[Lane], each: int, make: MakeEnvironments, of
 class Judge:
     """Evaluates policies in simulations of their own, in a thread beside the training.
 
-    The score of a policy is its mean return over whole episodes, without noise. Policies run on the CPU, so that the
-    device is left to the training.
+    The score of a policy is its mean return over whole episodes, without noise: one of each of its simulations.
+    Policies run on the CPU, so that the device is left to the training; or on the device, once that is over.
     """
 
-    def __init__(self, made: Finetuning, environments: Restorable, keys: jax.Array):
+    def __init__(self, made: Finetuning, environments: Restorable, keys: jax.Array, device: Any = None):
         self._made, self._environments, self._keys = made, environments, keys
+        self._device = device or jax.devices("cpu")[0]
         self._obs: np.ndarray | None = None
         self._thread = ThreadPoolExecutor(1)
         self._stopping = threading.Event()
@@ -503,6 +524,11 @@ class Judge:
         # A copy: the loop reuses the memory.
         actors = jax.tree.map(lambda leaf: np.array(leaf), state.learner.actor)
         self._waiting.append((step, skills, self._thread.submit(self._evaluate, step, actors, skills)))
+
+    @property
+    def idle(self) -> bool:
+        """Whether all that was submitted is done."""
+        return all(future.done() for _, _, future in self._waiting)
 
     def finished(self, wait: bool = False) -> Iterator[tuple[int, Any, Float[np.ndarray, "lanes episodes"]]]:
         """Steps, skills and returns of evaluations that are done, in their order."""
@@ -524,13 +550,13 @@ class Judge:
     def _evaluate(
         self, step: int, actors: Any, skills: Float[np.ndarray, "lanes skill"]
     ) -> Float[np.ndarray, "lanes episodes"]:
-        lanes, episodes = len(skills), self._made.eval_episodes
+        lanes, episodes = len(skills), self._environments.num_envs // len(skills)
         given = np.broadcast_to(skills[:, None], (lanes, episodes, skills.shape[-1]))
         if self._obs is None:
             self._obs = self._environments.reset()
         total = np.zeros(lanes * episodes)
         over, together = np.zeros(lanes * episodes, bool), True
-        actors, given = jax.device_put((actors, given), jax.devices("cpu")[0])
+        actors, given = jax.device_put((actors, given), self._device)
         for _ in range(self._environments.spec.episode_length):
             if self._stopping.is_set():
                 break
@@ -555,6 +581,24 @@ class Judge:
         self._environments.close()
 
 
+def score_rows(
+    made: Finetuning, step: int, skills: np.ndarray, returns: Float[np.ndarray, "lanes episodes"]
+) -> list[dict[str, Any]]:
+    """What an evaluation found, a row a lane; `stderr` is the error of the evaluation itself."""
+    named = isinstance(made.run.objective.skills, OneHot) and made.skill != "resampled"
+    return [
+        {
+            "task": lane.task,
+            "seed": lane.seed,
+            "skill": int(np.argmax(skill)) if named else "",
+            "step": step,
+            "return": float(row.mean()),
+            "stderr": float(row.std(ddof=1) / len(row) ** 0.5) if len(row) > 1 else float("nan"),
+        }
+        for lane, skill, row in zip(made.lanes, skills, returns, strict=True)
+    ]
+
+
 class Scores:
     """scores.csv, a row an evaluation and lane."""
 
@@ -564,29 +608,21 @@ class Scores:
 
     def add(self, step: int, skills: np.ndarray, returns: Float[np.ndarray, "lanes episodes"]) -> list[dict[str, Any]]:
         """Rows of an evaluation, written."""
-        named = isinstance(self._made.run.objective.skills, OneHot) and self._made.skill != "resampled"
-        for lane, skill, row in zip(self._made.lanes, skills, returns, strict=True):
-            error = float(row.std(ddof=1) / len(row) ** 0.5) if len(row) > 1 else float("nan")
-            self.rows.append(
-                {
-                    "task": lane.task,
-                    "seed": lane.seed,
-                    "skill": int(np.argmax(skill)) if named else "",
-                    "step": step,
-                    "return": short(float(row.mean())),
-                    "stderr": short(error),
-                }
-            )
+        newest = score_rows(self._made, step, skills, returns)
+        self.rows += [{name: short(value) for name, value in row.items()} for row in newest]
         write_text(self._path, to_csv(self.rows))
-        numbers = ("return", "stderr")
-        newest = self.rows[-len(self._made.lanes) :]
-        return [row | {name: float(row[name] or "nan") for name in numbers} for row in newest]
+        return newest
 
     def resume(self, rows: list[dict[str, Any]]) -> None:
         """Goes on after these rows; later ones are forgotten."""
         self.rows = list(rows)
         if rows:
             write_text(self._path, to_csv(rows))
+
+    @property
+    def complete(self) -> bool:
+        """Whether the last step was evaluated."""
+        return bool(self.rows) and int(self.rows[-1]["step"]) == self._made.steps
 
     @property
     def last(self) -> dict[str, list[float]]:
@@ -659,6 +695,7 @@ def finetune(
         interrupted = stack.enter_context(interrupts())
         began = time.perf_counter() - spent
         saved = step
+        loop = None if found is None else found.loop
 
         def begin(fresh: RunState) -> RunState:
             nonlocal state
@@ -667,14 +704,13 @@ def finetune(
             return state
 
         try:
-            resume = None if found is None else found.loop
-            for now in train(run, environments, keys, made.steps // made.unit, begin, resume):
-                state, step = now.state, min(now.step * made.unit, made.steps)
+            for now in train(run, environments, keys, made.steps // made.unit, begin, loop):
+                state, step, loop = now.state, min(now.step * made.unit, made.steps), now.loop
                 log.add(now.metrics, now.outcome)
                 if shown is not None:
                     shown.note = score_note(scores) or log.note
                     shown.advance(run.envs * made.unit * len(lanes))
-                if (log.due(step) or step >= made.steps) and (bad := log.write(step)):
+                if (log.due(step) or step >= made.steps) and (bad := log.write(step, now.diagnose)):
                     raise Failed(failure(made, step, "a loss", bad))
                 while due <= step and due < made.steps:
                     judge.submit(due, state)
@@ -690,10 +726,22 @@ def finetune(
                 if stopping:
                     return False
             assert state is not None
-            if made.steps > 0:
+            if made.steps > 0 and not scores.complete:
                 judge.submit(made.steps, state)
             for evaluation in judge.finished(wait=True):
                 told.score(evaluation[0], scores.add(*evaluation))
+            if shown is not None:
+                shown.note = f"{made.final_episodes} final episodes"
+                shown.tick()
+            at_once = min(made.final_episodes, FOREIGN_AT_ONCE) if is_foreign(made.env) else made.final_episodes
+            finals = final_scores(made, state, surroundings(at_once, FINAL_SEED), keys, interrupted)
+            if finals is None:
+                if loop is not None:
+                    about = {"due": due, "scores": scores.rows, "seconds": time.perf_counter() - began}
+                    recorder.save(step, loop, log, judge.get_state(), about)
+                return False
+            told.final(made.steps, finals)
+            write_text(out / "final.csv", to_csv([{k: short(v) for k, v in row.items()} for row in finals]))
         except Diverged as error:
             raise Failed(failure(made, error.step * made.unit, "an action", error.seeds.tolist())) from None
         except NotFinite as error:
@@ -711,6 +759,25 @@ def finetune(
         recorder.finish()
         told.finished = True
     return True
+
+
+def final_scores(
+    made: Finetuning, state: RunState, environments: Restorable, keys: jax.Array, interrupted: Callable[[], bool]
+) -> list[dict[str, Any]] | None:
+    """Rows of final.csv: each lane's mean return over many episodes, of the same starts whatever the method. None where
+    it was interrupted."""
+    with contextlib.closing(Judge(made, environments, keys, jax.devices()[0])) as judge:
+        at_once = environments.num_envs // len(made.lanes)
+        for _ in range(-(-made.final_episodes // at_once)):
+            judge.submit(made.steps, state)
+        while not judge.idle:
+            if interrupted():
+                return None
+            time.sleep(0.02)
+        rounds = list(judge.finished())
+    returns = np.concatenate([returns for _, _, returns in rounds], 1)[:, : made.final_episodes]
+    rows = score_rows(made, made.steps, rounds[0][1], returns)
+    return [row | {"episodes": made.final_episodes} for row in rows]
 
 
 def save_policies(made: Finetuning, out: Path, state: RunState) -> None:
@@ -811,13 +878,13 @@ def run_finetuning(
 
 
 def print_scores(made: Finetuning, out: Path) -> None:
-    """The last evaluation: mean and standard error over seeds and skills."""
+    """The final scores: mean and standard error over seeds and skills."""
     import csv
 
     from becl.maze_report import console, table
 
-    with (out / "scores.csv").open() as file:
-        rows = [row for row in csv.DictReader(file) if int(row["step"]) == made.steps]
+    with (out / "final.csv").open() as file:
+        rows = list(csv.DictReader(file))
     lines = []
     for task in made.tasks:
         found = np.array([float(row["return"]) for row in rows if row["task"] == task])
@@ -825,4 +892,5 @@ def print_scores(made: Finetuning, out: Path) -> None:
         mean, least, most = (readable(float(value)) for value in (found.mean(), found.min(), found.max()))
         lines.append((task, mean, error, least, most, len(found)))
     columns = ("task", "return", "standard error", "least", "most", "runs")
-    console().print(table(f"{made.method} after {made.steps:,} steps", columns, lines))
+    title = f"{made.method} after {made.steps:,} steps, {counted(made.final_episodes, 'episode')} each"
+    console().print(table(title, columns, lines))

@@ -145,6 +145,7 @@ def page_title(found: Found) -> str:
 
 MOST_ON_TERMINAL = 6  # Columns beside each other.
 ON_TERMINAL = {"tasks": 10_000, "aggregates": 3}  # Tables, and how many of their columns.
+CAUTION = "help"  # The section whose reasons for caution are said on the terminal too.
 
 
 def print_summary(found: Found, sections: Sequence["Section"]) -> None:
@@ -163,6 +164,8 @@ def print_summary(found: Found, sections: Sequence["Section"]) -> None:
             columns = [0, *range(first, min(first + MOST_ON_TERMINAL, last))]
             rows = [[text(row[column]) for column in columns] for row in one.rows]
             shown.print(table(one.caption, [escape(one.head[column].text) for column in columns], rows))
+    for note in (note for section in sections if section.name == CAUTION for note in section.notes):
+        shown.print(f"caution: {escape(note)}")
     for warning in found.warnings:
         shown.print(f"warning: {escape(warning)}")
     for one in found.left_out:

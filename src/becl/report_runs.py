@@ -34,12 +34,21 @@ class LeftOut(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """Evaluations in one run of finetuning; the last is its score."""
+    """Evaluations in one run of finetuning; the last is its score where nothing better was measured."""
 
     steps: Float[np.ndarray, " points"]
     returns: Float[np.ndarray, " points"]
     skill: str
     """The number of the skill in the last evaluation, if it had one."""
+
+
+class Final(NamedTuple):
+    """Mean return in the end, over more episodes than a point of the curve has."""
+
+    value: float
+    error: float
+    """Standard error of the evaluation itself; not a number with one episode."""
+    episodes: int
 
 
 class Outcome(NamedTuple):
@@ -49,11 +58,29 @@ class Outcome(NamedTuple):
     command: str
     by_skill: dict[int | None, Curve]
     """One curve by None, except where every skill was finetuned."""
+    final: Mapping[int | None, Final] = {}
+    """By the same skills; empty in runs of earlier versions."""
 
     @property
     def score(self) -> float:
         """Return at the end; where every skill was finetuned, what a skill drawn at random gives on average."""
+        return float(np.mean([self.score_of(skill) for skill in self.by_skill]))
+
+    def score_of(self, skill: int | None) -> float:
+        """The final score, or the curve's last point in runs that have none."""
+        return self.final[skill].value if skill in self.final else float(self.by_skill[skill].returns[-1])
+
+    @property
+    def curve_score(self) -> float:
+        """The last point of the curve, over fewer episodes."""
         return float(np.mean([curve.returns[-1] for curve in self.by_skill.values()]))
+
+    @property
+    def error(self) -> float:
+        """Standard error of the evaluation behind the score; not a number where it is not known."""
+        if not self.by_skill.keys() <= self.final.keys():
+            return math.nan
+        return float(np.sqrt(np.mean([one.error**2 for one in self.final.values()]) / len(self.final)))
 
 
 class Folder(NamedTuple):
@@ -208,6 +235,7 @@ def read_finetuning(path: Path, config: Json) -> tuple[Folder, list[LeftOut]]:
             raise UserError(f"config.json is damaged: task {task} does not belong to {domain}")
     result = read_json(path / "result.json") if (path / "result.json").exists() else {}
     curves = read_scores(path / "scores.csv", config)
+    finals = read_finals(path / "final.csv", config) if (path / "final.csv").exists() else {}
     outcomes: dict[tuple[str, int], Outcome] = {}
     unfinished: dict[str, list[str]] = {}
     for task, seed in itertools.product(config["tasks"], config["seeds"]):
@@ -215,7 +243,7 @@ def read_finetuning(path: Path, config: Json) -> tuple[Folder, list[LeftOut]]:
         if why := _why_unfinished(config, by_skill):
             unfinished.setdefault(why, []).append(f"{task} seed {seed}")
         else:
-            outcomes[task, seed] = Outcome(path, command_of(result), by_skill)
+            outcomes[task, seed] = Outcome(path, command_of(result), by_skill, finals.get((task, seed), {}))
     left_out = [LeftOut(str(path), f"{listed(which)}: {why}") for why, which in unfinished.items()]
     return Folder(path, config, result, outcomes), left_out
 
@@ -232,9 +260,52 @@ def check_config(config: Json, **kinds: type | UnionType) -> None:
 
 def read_scores(path: Path, config: Json) -> dict[tuple[str, int], dict[int | None, Curve]]:
     """Curves by task and seed, then by skill where every skill was finetuned."""
-    every_skill = config["skill"] == "each"
     points: dict[tuple[str, int], dict[int | None, dict[int, tuple[float, str]]]] = {}
-    for number, row in enumerate(read_table(path, ("task", "seed", "skill", "step", "return")), start=2):
+    for number, one in _read_evaluations(path, config, ()):
+        evaluations = points.setdefault((one.task, one.seed), {}).setdefault(one.skill, {})
+        if one.step in evaluations:
+            raise UserError(
+                f"{path.name} is damaged in line {number}: step {one.step} of {one.task} seed {one.seed} again"
+            )
+        evaluations[one.step] = one.value, one.row["skill"]
+    return {
+        unit: {skill: _curve(evaluations) for skill, evaluations in by_skill.items()}
+        for unit, by_skill in points.items()
+    }
+
+
+def read_finals(path: Path, config: Json) -> dict[tuple[str, int], dict[int | None, Final]]:
+    """Final scores by task and seed, then by skill where every skill was finetuned."""
+    finals: dict[tuple[str, int], dict[int | None, Final]] = {}
+    for number, one in _read_evaluations(path, config, ("stderr", "episodes")):
+        by_skill = finals.setdefault((one.task, one.seed), {})
+        if one.skill in by_skill:
+            raise UserError(f"{path.name} is damaged in line {number}: {one.task} seed {one.seed} again")
+        if one.step != config["steps"]:
+            raise UserError(f"{path.name} is damaged in line {number}: step {one.step} of {config['steps']}")
+        try:
+            error, episodes = float(one.row["stderr"] or "nan"), int(one.row["episodes"])
+        except ValueError:
+            raise UserError(f"{path.name} is damaged in line {number}") from None
+        by_skill[one.skill] = Final(one.value, error, episodes)
+    return finals
+
+
+class _Evaluation(NamedTuple):
+    task: str
+    seed: int
+    skill: int | None
+    """Where every skill was finetuned."""
+    step: int
+    value: float
+    row: dict[str, str]
+
+
+def _read_evaluations(path: Path, config: Json, more: Sequence[str]) -> Iterator[tuple[int, _Evaluation]]:
+    """Rows of scores.csv or final.csv, checked, with their lines in the file; `more` columns must be there."""
+    every_skill = config["skill"] == "each"
+    columns = ("task", "seed", "skill", "step", "return", *more)
+    for number, row in enumerate(read_table(path, columns), start=2):
         try:
             task, seed, step, value = row["task"], int(row["seed"]), int(row["step"]), float(row["return"])
             skill = int(row["skill"]) if every_skill else None
@@ -244,14 +315,7 @@ def read_scores(path: Path, config: Json) -> dict[tuple[str, int], dict[int | No
             raise UserError(f"{path.name} is damaged in line {number}: the run has no {task} seed {seed}")
         if not math.isfinite(value):
             raise UserError(f"{path.name} is damaged in line {number}: return is {value}")
-        evaluations = points.setdefault((task, seed), {}).setdefault(skill, {})
-        if step in evaluations:
-            raise UserError(f"{path.name} is damaged in line {number}: step {step} of {task} seed {seed} again")
-        evaluations[step] = value, row["skill"]
-    return {
-        unit: {skill: _curve(evaluations) for skill, evaluations in by_skill.items()}
-        for unit, by_skill in points.items()
-    }
+        yield number, _Evaluation(task, seed, skill, step, value, row)
 
 
 def _curve(evaluations: Mapping[int, tuple[float, str]]) -> Curve:
@@ -372,7 +436,7 @@ NAMES = {
 }
 # What does not make a run another configuration: which tasks and seeds, where from, and how often it was looked at.
 NOT_OPTIONS = (
-    "command", "plugins", "env", "tasks", "seeds", "source", "eval_every", "log_every", "run.env",
+    "command", "plugins", "env", "tasks", "seeds", "source", "eval_every", "final_episodes", "log_every", "run.env",
     "pretraining.command", "pretraining.env", "pretraining.seeds", "pretraining.log_every", "pretraining.run.env",
 )  # fmt: skip
 USUAL = {"snapshot": 2_000_000, "steps": 100_000, "eval_episodes": 10}  # URLB's, with which numbers are published.
@@ -455,7 +519,8 @@ def all_tasks(configurations: Iterable[Configuration]) -> list[str]:
 def labels_of(configurations: Sequence[tuple[str, Json]]) -> list[str]:
     """A name for each configuration: its method, and what tells it from others of the method.
 
-    An option is mentioned if it varies between the method's configurations and is not the method's default.
+    An option is mentioned if it varies between the method's configurations and is not the method's default. Where it
+    changes what is rewarded, not being the default is enough: such a run is not what the method's name stands for.
     """
     labels = []
     for method, options in configurations:
@@ -464,13 +529,24 @@ def labels_of(configurations: Sequence[tuple[str, Json]]) -> list[str]:
         told = [
             path
             for path, value in options.items()
-            if _varies(path, options, same_method) and not (path in usual and usual[path] == value)
+            if (_varies(path, options, same_method) and not (path in usual and usual[path] == value))
+            or (_decides_rewards(path) and path in usual and usual[path] != value)
         ]
         phrases = dict.fromkeys(_phrase(path, options[path]) for path in sorted(told, key=importance))
         words = [word for word in phrases if word]
         shown = words[:MOST_WORDS] + (["…"] if len(words) > MOST_WORDS else [])
         labels.append(", ".join([pretty_method(method), *shown]))
     return _numbered(labels)
+
+
+def _decides_rewards(path: str) -> bool:
+    """Whether an option of pretraining is part of what the method rewards, rather than of sizes and rates."""
+    option = path.removeprefix("pretraining.run.")
+    if option == path:
+        return False
+    inner = option.removeprefix("objective.")
+    sizes = ("network", "head", "optimizer", "feature_dim", "skills", "spec")
+    return option in ("fits_per_update", "replay.released_skill") or (inner != option and not inner.startswith(sizes))
 
 
 def _varies(path: str, options: Json, same_method: Sequence[Json]) -> bool:
@@ -487,7 +563,14 @@ def _varies(path: str, options: Json, same_method: Sequence[Json]) -> bool:
     others = same_method
     if path.startswith("run."):
         others = [other for other in others if all(other.get(name) == options.get(name) for name in FOLLOWED)]
-    return any(other.get(path, value) != value for other in others)
+    return any((path in other and other[path] != value) or _left_out(path, other) for other in others)
+
+
+def _left_out(path: str, options: Json) -> bool:
+    """Whether a configuration lacks an option whose neighbours it has: a newer one, which is kept only where it is not
+    the default."""
+    above = path.rpartition(".")[0] + "."
+    return path not in options and above != "." and any(other.startswith(above) for other in options)
 
 
 def _usual(method: str) -> Json:

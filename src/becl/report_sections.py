@@ -24,6 +24,7 @@ from becl.report_runs import (
     USUAL,
     Comparison,
     Configuration,
+    Final,
     Folder,
     Found,
     LeftOut,
@@ -106,6 +107,7 @@ def build(found: Found, resamples: int) -> list[Section]:
     sections: list[Section | None] = []
     overall: Aggregates = {}
     if configurations:
+        sections.append(help_section(configurations, fewer(resamples)))
         sections.append(task_section(configurations))
     if compared:
         main, *robots = compared
@@ -134,6 +136,97 @@ def fewer(resamples: int) -> int:
     return max(1, resamples // 5)
 
 
+class Gain(NamedTuple):
+    """What pretraining wins over learning the same tasks from scratch, on one robot."""
+
+    robot: str
+    label: str
+    tasks: tuple[str, ...]
+    pretrained: float
+    """Mean of returns over the expert's."""
+    scratch: float
+    difference: Interval
+
+    @property
+    def helps(self) -> bool | None:
+        """Whether the interval of the difference lies above 0; None where there is no interval."""
+        return self.difference.low > 0 if math.isfinite(self.difference.low) else None
+
+    @property
+    def verdict(self) -> str:
+        change, low, high, _ = self.difference
+        if self.helps is None:
+            return f"no interval with so few runs; the difference is {change:+.2f}"
+        bounds = f"the difference is {change:+.2f} [{low:+.2f}, {high:+.2f}]"
+        if self.helps:
+            return f"pretraining helps: {bounds}"
+        return f"pretraining did {'harm' if high < 0 else 'not help'}: {bounds}"
+
+
+def gains(configurations: Sequence[Configuration], resamples: int) -> list[Gain]:
+    """Each pretrained configuration against the runs from scratch on the same robot, over the tasks both have."""
+    baselines = [one for one in configurations if one.options.get("pretraining", "") is None]
+    made = []
+    for robot in dict.fromkeys(domain_of(task) for task in all_tasks(configurations) if task in EXPERT):
+        for one in configurations:
+            for baseline in baselines if one not in baselines else ():
+                both = [task for task in sorted_tasks(one.outcomes) if task in baseline.outcomes and task in EXPERT]
+                if tasks := tuple(task for task in both if domain_of(task) == robot):
+                    scores, other = (
+                        {task: which.scores(task) / EXPERT[task] for task in tasks} for which in (one, baseline)
+                    )
+                    label = one.label if len(baselines) == 1 else f"{one.label} against {baseline.label}"
+                    found = stats.difference_interval(scores, other, resamples)
+                    made.append(Gain(robot, label, tasks, float(stats.mean(scores)), float(stats.mean(other)), found))
+    return made
+
+
+def help_section(configurations: Sequence[Configuration], resamples: int) -> Section | None:
+    """The first question of a reader: is it better than no pretraining at all?"""
+    pretrained = [one for one in configurations if one.options.get("pretraining", "") is not None]
+    if not any(task in EXPERT for one in pretrained for task in one.outcomes):
+        return None
+    found = gains(configurations, resamples)
+    compared = {(gain.robot, task) for gain in found for task in gain.tasks}
+    notes = [f"{gain.robot}, {gain.label}: {gain.verdict}." for gain in found if not gain.helps]
+    for robot in dict.fromkeys(domain_of(task) for task in all_tasks(pretrained) if task in EXPERT):
+        if not any(robot == one for one, _ in compared):
+            tasks = [task for task in all_tasks(pretrained) if domain_of(task) == robot]
+            notes.append(
+                f"{robot}: nothing to compare with. Add runs without pretraining: "
+                f"becl finetune --scratch --task {' '.join(tasks)}"
+            )
+    head = [Cell(name) for name in ("robot", "method", "tasks", "mean", "from scratch", "difference", "verdict")]
+    rows = [
+        [
+            Cell(gain.robot), Cell(gain.label), Cell(str(len(gain.tasks)), len(gain.tasks)),
+            Cell(f"{gain.pretrained:.3f}", gain.pretrained), Cell(f"{gain.scratch:.3f}", gain.scratch),
+            _interval_cell(gain.difference), Cell(gain.verdict.partition(":")[0].partition(";")[0]),
+        ]
+        for gain in found
+    ]  # fmt: skip
+    data = [
+        {
+            "robot": gain.robot, "label": gain.label, "tasks": len(gain.tasks), "mean": gain.pretrained,
+            "scratch": gain.scratch, "difference": gain.difference.value, "low": _or_blank(gain.difference.low),
+            "high": _or_blank(gain.difference.high), "warning": gain.difference.warning,
+        }
+        for gain in found
+    ]  # fmt: skip
+    return Section(
+        "help",
+        "Does pretraining help?",
+        [
+            "Mean of returns over the expert's, beside runs that learned the same tasks from scratch, and the "
+            f"difference with its 95 % interval ({resamples:,} resamples of runs within tasks). Pretraining helps "
+            "where the whole interval lies above 0."
+        ],
+        notes=notes,
+        tables=[Table("help", "Pretrained against from scratch", head, rows)] if rows else [],
+        data={"help": data} if data else {},
+    )
+
+
 def task_section(configurations: Sequence[Configuration]) -> Section:
     summaries = by_task(configurations)
     head = [Cell("task"), *(Cell(one.label, note=counted(_usual_seeds(one), "seed")) for one in configurations)]
@@ -157,13 +250,32 @@ def task_section(configurations: Sequence[Configuration]) -> Section:
         "Return on each task",
         [
             "Mean ± standard error over seeds of the undiscounted return of an episode at the end of finetuning, "
-            "with the deterministic policy. The highest mean of a task is bold."
+            "with the deterministic policy. The highest mean of a task is bold.",
+            *evaluation_notes(configurations),
         ],
         hint="Point at a number for its seeds, follow it to the commands that made it, and sort by a column with its "
         "arrow.",
         tables=[Table("tasks", "Return after finetuning", head, rows)],
         data={"tasks": data, "scores": score_rows(configurations)},
     )
+
+
+def evaluation_notes(configurations: Sequence[Configuration]) -> Iterator[str]:
+    """How scores were measured, and how well: episodes, and the error that their number leaves."""
+    every = [outcome for one in configurations for seeds in one.outcomes.values() for outcome in seeds.values()]
+    counts = sorted({final.episodes for outcome in every for final in outcome.final.values()})
+    if counts:
+        errors = [outcome.error for outcome in every if math.isfinite(outcome.error)]
+        away = [abs(outcome.score - outcome.curve_score) for outcome in every if outcome.final]
+        yield (
+            f"A run's score is its mean over {listed([f'{count:,}' for count in counts])} episodes after the last "
+            "step, with the same starts for every method. "
+            + (f"The error of such an evaluation alone is {np.mean(errors):.0f} on average. " if errors else "")
+            + f"The last point of its curve, over fewer episodes, is {np.mean(away):.0f} away from it on average."
+        )
+    if older := sum(not outcome.final for outcome in every):
+        which = "Every run's" if older == len(every) else f"Of {counted(older, 'run')} of {len(every):,} the"
+        yield f"{which} score is the last point of the curve: these runs have no final evaluation (final.csv)."
 
 
 def _usual_seeds(one: Configuration) -> int:
@@ -177,8 +289,11 @@ def _score_cell(one: Configuration, number: int, task: str, row: Mapping[str, Su
         return Cell("–")
     summary = row[one.label]
     text = _plus_minus(summary) + (f" (n={summary.seeds})" if summary.seeds != _usual_seeds(one) else "")
-    each = ", ".join(f"{seed}: {outcome.score:.0f}" for seed, outcome in one.outcomes[task].items())
-    note = f"{one.label}, {task}, seed: return – {each}"
+    each = ", ".join(
+        f"{seed}: {outcome.score:.0f}" + (f" ± {outcome.error:.0f}" if math.isfinite(outcome.error) else "")
+        for seed, outcome in one.outcomes[task].items()
+    )
+    note = f"{one.label}, {task}, seed: return ± error of the evaluation – {each}"
     return Cell(text, summary.mean, note, one.label in leaders(row), f"#runs-{number}")
 
 
@@ -196,14 +311,19 @@ def score_rows(configurations: Sequence[Configuration]) -> list[Row]:
     return [
         {
             "label": one.label, "method": one.method, "task": task, "seed": seed,
-            "skill": curve.skill, "step": int(curve.steps[-1]), "return": float(curve.returns[-1]),
+            "skill": curve.skill, "step": int(curve.steps[-1]), "return": outcome.score_of(skill),
+            **_final_columns(outcome.final.get(skill)), "curve_return": float(curve.returns[-1]),
             "folder": outcome.folder, "command": outcome.command,
         }
         for one in configurations
         for task, seeds in one.outcomes.items()
         for seed, outcome in seeds.items()
-        for curve in outcome.by_skill.values()
+        for skill, curve in outcome.by_skill.items()
     ]  # fmt: skip
+
+
+def _final_columns(final: Final | None) -> Row:
+    return {"episodes": final.episodes if final else "", "evaluation_stderr": _or_blank(final.error if final else None)}
 
 
 def aggregate_section(
@@ -392,7 +512,7 @@ def skill_picture(name: str, one: Configuration) -> Picture:
     """Where every skill was finetuned."""
     returns = {
         pretty_task(task): {
-            seed: {int(skill or 0): float(curve.returns[-1]) for skill, curve in outcome.by_skill.items()}
+            seed: {int(skill or 0): outcome.score_of(skill) for skill in outcome.by_skill}
             for seed, outcome in seeds.items()
         }
         for task, seeds in one.outcomes.items()

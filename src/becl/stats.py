@@ -147,6 +147,12 @@ def probability_of_improvement(scores: Scores | Sample, other: Scores | Sample) 
     return len(x.tasks) * ((x.weights @ wins) * y.weights).sum(-1)
 
 
+def difference(scores: Scores | Sample, other: Scores | Sample) -> Values:
+    """Mean of `scores` less the mean of `other`, every task weighing the same."""
+    x, y = _same_tasks(scores, other)
+    return mean(x) - mean(y)
+
+
 def profile(
     scores: Scores | Sample, thresholds: Float[np.ndarray, " thresholds"]
 ) -> Float[np.ndarray, "*resamples thresholds"]:
@@ -189,6 +195,17 @@ def improvement_interval(
 ) -> Interval:
     """Probability of improvement with its interval; runs of both methods are resampled."""
     return _intervals([probability_of_improvement], _same_tasks(scores, other), resamples, level, seed)[0]
+
+
+def difference_interval(
+    scores: Scores | Sample,
+    other: Scores | Sample,
+    resamples: int = 50_000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Interval:
+    """Difference of means with its interval; runs of both methods are resampled."""
+    return _intervals([difference], _same_tasks(scores, other), resamples, level, seed)[0]
 
 
 def profile_band(
