@@ -56,6 +56,8 @@ class Method:
     """Whether the critic predicts as many features as the skill has numbers, which weighs them (APS)."""
     released_skill: bool = False
     """Whether transitions carry the skill of the step before, as in the released code."""
+    balanced_batches: bool = False
+    """Whether every batch has as many transitions of each skill."""
     finetune_skill: str = "none"
     """Which skill learns a task, as published: see `becl.finetuning.CHOICES`."""
     transfer: Literal["trunk", "critic", "critic-released"] = "trunk"
@@ -65,21 +67,23 @@ class Method:
 
 
 METHODS: dict[str, Method] = {
+    # What transfers to tasks best so far, measured on the quadruped: docs/transfer.md, results/transfer.
     "becl": Method(
-        BeCL(),
+        BeCL(positive="first", denominator="all"),
         "competence",
-        "contrast between skills: Eq. 8 and 10; in the maze with the nearest positive",
+        "contrast between skills, by the released formula; in the maze Eq. 8 and 10 with the nearest positive",
         fits_per_update=3,
+        released_skill=True,
         maze=MazeStudy(
             BeCL(positive="nearest", temperature=0.2, ramp=0.35), entropy_weight=0.07, fit_epochs=1, learning_rate=6e-4
         ),
         finetune_skill="random",
     ),
     "becl-paper": Method(
-        BeCL(),
+        BeCL(positive="pair", state="obs"),
         "competence",
-        "BeCL as printed: the expectation over all states of the skill's other trajectories",
-        fits_per_update=3,
+        "BeCL as printed: Algorithm 1 to the letter; in the maze the expectation over all positives",
+        balanced_batches=True,
         maze=MazeStudy(BeCL(temperature=0.12), entropy_weight=0.09, fit_epochs=1, learning_rate=6e-4),
         finetune_skill="random",
     ),
