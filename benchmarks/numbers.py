@@ -45,7 +45,7 @@ VARIANTS = (
     Variant(
         "becl-mean-paper",
         "the paper's formula (`mean`, `paper`); the default until 2026-11-16",
-        "--set positive=mean denominator=paper replay.released_skill=false",
+        "--method becl-paper --set positive=mean state=next_obs fits_per_update=3 replay.balanced=false",
     ),
     Variant("becl-released-x33", "the released formula, its reward times 33", "--set reward_scale=33"),
     Variant("becl-released", "the released formula: the default `becl` since", ""),

@@ -17,6 +17,8 @@ from becl.commands import COMMANDS
 from becl.objectives import METHODS
 from becl.objectives.aps import APS
 from becl.objectives.apt import APT
+from becl.objectives.becl import BeCL
+from becl.objectives.becl_released import BeCLReleased
 from becl.objectives.becl_released_maze import BeCLReleasedMaze
 from becl.objectives.disagreement import Disagreement
 from becl.objectives.extrinsic import Extrinsic
@@ -40,6 +42,7 @@ URLB: dict[str, type] = {
 }
 # Names with a dash are presets of another method, and on its page.
 OBJECTIVES = URLB | {name: type(method.objective) for name, method in METHODS.items() if "-" not in name}
+OBJECTIVES["becl"] = BeCL  # The paper's; the released formula is on the same page.
 
 
 def options(page: str) -> dict[str, str]:
@@ -66,6 +69,14 @@ class TestMethodPage:
         assert f"[`{name}`](methods/{name}.md)" in (ROOT / "docs" / "methods.md").read_text()
         source = objective.__module__.rpartition(".")[2]
         assert f"(../../src/becl/objectives/{source}.py)" in (PAGES / f"{name}.md").read_text()
+
+
+def test_the_released_formula_is_on_the_page_of_becl():
+    page = (PAGES / "becl.md").read_text()
+    released = page[page.index("## The released formula") : page.index("## Differences")]
+    for field in dataclasses.fields(BeCLReleased):
+        stated = f"`{field.name}`" + (f" ({field.default:g})" if isinstance(field.default, float) else "")
+        assert stated in " ".join(released.split()), field.name
 
 
 def test_the_released_maze_formula_is_on_the_page_of_becl():

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from becl import testing
-from becl.errors import UserError
 from becl.networks import Network, computing
-from becl.objectives import METHODS, Batch, MazeStudy
-from becl.objectives import becl as becl_file
-from becl.objectives.becl import BeCL, negative_mass
+from becl.objectives import METHODS, Batch, MazeStudy, contrast, positives
+from becl.objectives.becl import BeCL, contrastive_loss, intrinsic_reward
+from becl.objectives.becl_released import BeCLReleased
 from becl.objectives.becl_released_maze import BeCLReleasedMaze
 from becl.objectives.cic import CIC, transition_nce
 from becl.objectives.dads import DADS
 from becl.objectives.diayn import DIAYN
+from becl.objectives.encoder import encode
 from becl.objectives.extrinsic import Extrinsic
 from becl.objectives.particles import init_scale, nearest_distances, particle_reward, update_scale
 from becl.objectives.proto import ProtoRL
@@ -168,7 +168,7 @@ def test_becl_released_equals_the_released_numbers():
     count = len(skills)
     zeros = jnp.zeros((count, 1))
     batch = Batch(zeros, zeros, zeros, skills, jnp.arange(count), jnp.ones(count), jnp.zeros(count))
-    objective = BeCL(OneHot(3), golden["temperature"], positive="first", denominator="all")
+    objective = BeCLReleased(OneHot(3), golden["temperature"])
 
     def losses(features):
         unit = features / jnp.linalg.norm(features, axis=1, keepdims=True)
@@ -190,8 +190,8 @@ def test_becl_reward_is_bounded_even_at_low_temperature():
         reward = objective.reward(state, batch, jax.random.key(0))[1]
         assert np.all((reward >= 0) & (reward <= 1))
 
-        def loss(networks, objective=objective):
-            features = objective.features(networks, batch.next_obs)
+        def loss(networks, objective=objective, state=state):
+            features = encode(state._replace(encoder=networks[0], head=networks[1]), batch.next_obs)
             return objective.contrast(features, features, batch, jnp.arange(120), jax.random.key(0))[0].mean()
 
         grads = jax.grad(loss)((state.encoder, state.head))
@@ -220,18 +220,18 @@ def test_becl_scale_is_the_papers_whatever_the_batch():
 
 def test_aligned_positive_is_of_the_same_time():
     batch = make_batch(episodes=8, steps=10)
-    pairs = becl_file.relate(batch, jnp.arange(80))
+    pairs = positives.relate(batch, jnp.arange(80))
     times = jnp.tile(batch.progress, (80, 1))
-    chosen = becl_file.aligned(times, pairs, jax.random.key(0))
+    chosen = positives.aligned(times, pairs, jax.random.key(0))
     np.testing.assert_allclose(chosen.scores[:, 0], batch.progress)
     np.testing.assert_array_equal(chosen.weights, 1.0)
 
 
 def test_random_positives_are_uniform_over_candidates():
     batch = make_batch(episodes=12, steps=1)  # Three trajectories a skill, one state each.
-    pairs = becl_file.relate(batch, jnp.arange(12))
+    pairs = positives.relate(batch, jnp.arange(12))
     ids = jnp.tile(jnp.arange(12.0), (12, 1))
-    draws = jax.vmap(lambda key: becl_file.random(ids, pairs, key).scores)(jax.random.split(jax.random.key(0), 500))
+    draws = jax.vmap(lambda key: positives.random(ids, pairs, key).scores)(jax.random.split(jax.random.key(0), 500))
     drawn = np.asarray(draws[:, 0]).astype(int).ravel()
     counts = np.bincount(drawn, minlength=12)
     assert set(np.flatnonzero(counts)) == {4, 8}
@@ -242,7 +242,9 @@ def test_negatives_far_below_the_anchor_keep_their_gradient():
     """At temperature 0.01 the anchor's own score is 100; a negative at 10 must still be seen."""
     scores, negatives = jnp.array([[100.0, 10.0]]), jnp.array([[False, True]])
     for hardness in (0.0, 0.5):
-        value, slope = jax.value_and_grad(lambda s, h=hardness: negative_mass(s, negatives, h, 100.0)[0])(scores)
+        value, slope = jax.value_and_grad(lambda s, h=hardness: contrast.negative_mass(s, negatives, h, 100.0)[0])(
+            scores
+        )
         np.testing.assert_allclose(value, 10.0, rtol=1e-5)
         np.testing.assert_allclose(slope, [[0.0, 1.0]], atol=1e-5)
 
@@ -250,10 +252,10 @@ def test_negatives_far_below_the_anchor_keep_their_gradient():
 def test_hard_negatives_raise_the_mass_and_zero_leaves_it():
     scores = jax.random.normal(jax.random.key(0), (5, 20))
     negatives = jnp.ones((5, 20), bool)
-    plain = negative_mass(scores, negatives, 0.0, 5.0)
+    plain = contrast.negative_mass(scores, negatives, 0.0, 5.0)
     np.testing.assert_allclose(plain, jax.nn.logsumexp(scores, 1), rtol=1e-5)
-    np.testing.assert_allclose(negative_mass(scores, negatives, 1e-6, 5.0), plain, rtol=1e-4)
-    assert np.all(negative_mass(scores, negatives, 1.0, 5.0) > plain)
+    np.testing.assert_allclose(contrast.negative_mass(scores, negatives, 1e-6, 5.0), plain, rtol=1e-4)
+    assert np.all(contrast.negative_mass(scores, negatives, 1.0, 5.0) > plain)
 
 
 def test_ramp_multiplies_by_a_power_of_progress():
@@ -297,13 +299,13 @@ def test_log_sum_exp_by_the_plain_formula():
         def plain(s, mask=mask, weights=weights):
             return jnp.sum(weights * jax.nn.logsumexp(jnp.where(mask, s, -1e30), 1))
 
-        got = becl_file.log_sum_exp(scores, mask, bound)
+        got = contrast.log_sum_exp(scores, mask, bound)
         expected = jax.nn.logsumexp(jnp.where(mask, scores, -jnp.inf), 1)
         np.testing.assert_allclose(got[mask.any(1)], expected[mask.any(1)], rtol=1e-5, atol=1e-5)
-        assert np.all(got[~mask.any(1)] <= becl_file.NO_SCORE)
-        slope = jax.grad(lambda s, m=mask, w=weights, b=bound: jnp.sum(w * becl_file.log_sum_exp(s, m, b)))(scores)
+        assert np.all(got[~mask.any(1)] <= contrast.NO_SCORE)
+        slope = jax.grad(lambda s, m=mask, w=weights, b=bound: jnp.sum(w * contrast.log_sum_exp(s, m, b)))(scores)
         np.testing.assert_allclose(slope, jax.grad(plain)(scores), rtol=1e-4, atol=1e-5)
-        everywhere = jax.grad(lambda s, m=mask, b=bound: becl_file.log_sum_exp(s, m, b).sum())(scores)
+        everywhere = jax.grad(lambda s, m=mask, b=bound: contrast.log_sum_exp(s, m, b).sum())(scores)
         assert np.all(np.isfinite(everywhere))
         np.testing.assert_array_equal(everywhere[2], 0)
 
@@ -312,8 +314,8 @@ def test_largest_by_the_plain_formula():
     for scores, mask in masked_scores():
         expected = [max((float(s) for s, m in zip(*row, strict=True) if m), default=-np.inf)
                     for row in zip(scores, mask, strict=True)]  # fmt: skip
-        np.testing.assert_array_equal(becl_file.largest(scores, mask), np.array(expected, np.float32))
-        slope = jax.grad(lambda s, m=mask: becl_file.largest(s, m) @ jnp.arange(1.0, 7.0))(scores)
+        np.testing.assert_array_equal(contrast.largest(scores, mask), np.array(expected, np.float32))
+        slope = jax.grad(lambda s, m=mask: contrast.largest(s, m) @ jnp.arange(1.0, 7.0))(scores)
         plain = jax.grad(lambda s, m=mask: jnp.max(jnp.where(m, s, -1e30), 1) @ jnp.arange(1.0, 7.0))(scores)
         np.testing.assert_array_equal(slope, plain)
         np.testing.assert_array_equal(slope[2], 0)
@@ -323,14 +325,14 @@ def test_similarities_by_the_plain_formula():
     anchors, features, weights = (
         jax.random.normal(jax.random.key(k), s) for k, s in enumerate([(4, 5), (7, 5), (4, 7)])
     )
-    np.testing.assert_allclose(becl_file.similarities(anchors, features), anchors @ features.T, rtol=1e-6)
+    np.testing.assert_allclose(contrast.similarities(anchors, features), anchors @ features.T, rtol=1e-6)
     slopes = [
         jax.grad(lambda a, f, function=function: jnp.sum(weights * function(a, f)), (0, 1))(anchors, features)
-        for function in (becl_file.similarities, lambda a, f: jnp.einsum("ad,bd->ab", a, f))
+        for function in (contrast.similarities, lambda a, f: jnp.einsum("ad,bd->ab", a, f))
     ]
     jax.tree.map(lambda got, expected: np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6), *slopes)
     with computing("bf16"):
-        coarse = jax.grad(lambda a: jnp.sum(weights * becl_file.similarities(a, features)))(anchors)
+        coarse = jax.grad(lambda a: jnp.sum(weights * contrast.similarities(a, features)))(anchors)
     assert coarse.dtype == jnp.float32
     np.testing.assert_allclose(coarse, slopes[1][0], atol=0.05)
 
@@ -366,7 +368,7 @@ def batch_of(skill, trajectory):
 def test_positives_come_from_other_trajectories_where_there_are_any():
     for skill, trajectory in crowds():
         rows = jnp.array([3, 5, 8, 20])
-        across = becl_file.relate(batch_of(skill, trajectory), rows).across
+        across = positives.relate(batch_of(skill, trajectory), rows).across
         for row, found in zip(rows, across, strict=True):
             assert np.flatnonzero(found).tolist() == candidates_of(int(row), skill, trajectory)
 
@@ -389,11 +391,11 @@ def test_equations_as_printed_and_by_logarithms_are_the_same(denominator, precis
 
     for crowd in crowds():
         with computing(precision):
-            assert objective.as_printed
+            assert contrast.exponentials_fit(objective.temperature)
             printed = contrast_and_gradients(objective, unit_features(24), batch_of(*crowd))
         with computing("float32"), monkeypatch.context() as patch:
-            patch.setattr(becl_file, "SAFE", 0.0)
-            assert not objective.as_printed
+            patch.setattr(contrast, "SAFE", 0.0)
+            assert not contrast.exponentials_fit(objective.temperature)
             expected = contrast_and_gradients(objective, unit_features(24), batch_of(*crowd))
         near = 2e-6 if precision == "float32" else 0.02
         jax.tree.map(lambda a, b, near=near: np.testing.assert_allclose(a, b, rtol=near, atol=near), printed, expected)
@@ -408,12 +410,58 @@ def test_equations_as_printed_keep_small_slopes(temperature, monkeypatch):
     unit = corners / jnp.linalg.norm(corners, axis=1, keepdims=True)
     objective = BeCL(OneHot(5), temperature)
     with computing("float32"):
-        assert objective.as_printed
+        assert contrast.exponentials_fit(objective.temperature)
         printed = contrast_and_gradients(objective, unit, batch_of(skill, trajectory))
-        monkeypatch.setattr(becl_file, "SAFE", 0.0)
+        monkeypatch.setattr(contrast, "SAFE", 0.0)
         expected = contrast_and_gradients(objective, unit, batch_of(skill, trajectory))
     for got, right in zip(jax.tree.leaves(printed), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(got, right, rtol=1e-4, atol=1e-4 * np.abs(right).max())
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+@pytest.mark.parametrize("temperature", [0.5, 0.05])
+def test_the_released_formula_written_out_and_plain_are_the_same(temperature, precision, monkeypatch):
+    """Loss, reward and the loss's gradient; the plain one's gradient is JAX's."""
+    objective = BeCLReleased(OneHot(5), temperature)
+    for crowd in crowds():
+        with computing(precision):
+            assert contrast.exponentials_fit(objective.temperature)
+            written = contrast_and_gradients(objective, unit_features(24), batch_of(*crowd))
+        with computing("float32"), monkeypatch.context() as patch:
+            patch.setattr(contrast, "SAFE", 0.0)
+            plain = contrast_and_gradients(objective, unit_features(24), batch_of(*crowd))
+        (_, (loss, reward)), slopes = written
+        (_, (plain_loss, plain_reward)), plain_slopes = plain
+        near = 1e-5 if precision == "float32" else 0.02 * 0.5 / temperature
+        np.testing.assert_allclose(loss, plain_loss, rtol=near, atol=near)
+        np.testing.assert_allclose(reward, plain_reward, rtol=5 * near, atol=1e-6)
+        size = max(np.abs(slope).max() for slope in plain_slopes)
+        for slope, right in zip(slopes, plain_slopes, strict=True):
+            np.testing.assert_allclose(slope, right, rtol=near, atol=near * size)
+
+
+def test_the_released_positive_is_found_without_looking_at_all_pairs():
+    for skill, trajectory in crowds():
+        batch = batch_of(skill, trajectory)
+        rows = jnp.arange(len(skill))
+        ids = jnp.tile(jnp.arange(float(len(skill))), (len(skill), 1))
+        expected = positives.first(ids, positives.relate(batch, rows), jax.random.key(0)).scores[:, 0]
+        np.testing.assert_array_equal(positives.first_choice(batch.skill), expected)
+        by_hand = []
+        for i, z in enumerate(np.asarray(skill)):
+            own = [j for j in range(len(skill)) if skill[j] == z and j != i]
+            by_hand.append(own[0] if own else int(i == 0))
+        np.testing.assert_array_equal(expected, by_hand)
+
+
+def test_the_two_equations_in_exponentials():
+    """Eq. 8 and 10 as they are printed, of one anchor with 30 negatives."""
+    rng = np.random.default_rng(0)
+    own, others = rng.normal(size=7), rng.normal(size=(7, 30))
+    share = np.exp(own) / (np.exp(own) + np.exp(others).sum(1))
+    mass = jnp.asarray(np.log(np.exp(others).sum(1)), jnp.float32)
+    np.testing.assert_allclose(intrinsic_reward(jnp.asarray(own, jnp.float32), mass), share, rtol=1e-5)
+    np.testing.assert_allclose(contrastive_loss(jnp.asarray(own, jnp.float32), mass), -np.log(share), rtol=1e-5)
 
 
 @pytest.mark.parametrize("positive", ["mean", "random"])
@@ -425,7 +473,7 @@ def test_released_denominator_with_other_positives_by_loops(positive, temperatur
     skill[-1] = 4
     batch = batch._replace(skill=jax.nn.one_hot(skill, 5))
     unit, key = unit_features(24), jax.random.key(3)
-    objective = BeCL(OneHot(5), temperature, positive=positive, denominator="all")
+    objective = BeCLReleased(OneHot(5), temperature, positive=positive)
     loss, reward = objective.contrast(unit, unit, batch, jnp.arange(24), key)
     scores = np.asarray(unit, np.float64) @ np.asarray(unit, np.float64).T / temperature
     priorities = np.asarray(jax.random.uniform(key, (8, 24)))
@@ -446,7 +494,7 @@ def test_released_denominator_with_the_mean_is_finite_at_low_temperature():
     skill = jnp.eye(2)[jnp.array([0, 0, 1, 1])]
     zeros = jnp.zeros((4, 1))
     batch = Batch(zeros, zeros, zeros, skill, jnp.arange(4), jnp.ones(4), jnp.zeros(4))
-    objective = BeCL(OneHot(2), 0.01, positive="mean", denominator="all")
+    objective = BeCLReleased(OneHot(2), 0.01, positive="mean")
 
     def losses(features):
         return objective.contrast(features, features, batch, jnp.arange(4), jax.random.key(0))
@@ -477,12 +525,6 @@ def test_batch_denominator_with_hard_negatives_by_loops(hardness, positive):
         ratios = [np.exp(p) / (np.exp(p) + mass) for p in candidates]
         np.testing.assert_allclose(loss[i], -np.mean(np.log(ratios)), rtol=1e-3, atol=1e-4)
         np.testing.assert_allclose(reward[i], np.mean(ratios), rtol=2e-3, atol=1e-6)
-
-
-def test_hard_negatives_need_negatives():
-    with pytest.raises(UserError, match="hard_negatives"):
-        BeCL(denominator="all", hard_negatives=0.5)
-    assert BeCL(denominator="batch", hard_negatives=0.5).hard_negatives == 0.5
 
 
 # --- The other methods ------------------------------------------------------------------------------------------------

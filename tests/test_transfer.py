@@ -10,8 +10,10 @@ import pytest
 
 from becl import stats
 from becl.objectives import METHODS
+from becl.objectives.becl_released import BeCLReleased
 from becl.pretraining import make_pretraining
 from becl.published import EXPERT
+from becl.specs import upgraded
 from becl.study import load_study, make_study
 from benchmarks import numbers
 
@@ -21,7 +23,7 @@ DEFAULT = "becl-released"
 
 
 def recorded(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text())
+    return upgraded(json.loads(path.read_text()))
 
 
 @pytest.mark.parametrize("robot", sorted(path.name for path in (RESULTS / "transfer").iterdir()))
@@ -57,7 +59,8 @@ def test_the_released_preset_is_the_released_program():
     objective: Any = run.objective
     assert run.fits_per_update == 3
     assert run.replay.released_skill
-    assert (objective.state, objective.positive, objective.denominator) == ("next_obs", "first", "all")
+    assert isinstance(objective, BeCLReleased)
+    assert (objective.state, objective.positive, objective.temperature) == ("next_obs", "first", 0.5)
     assert (run.reward_scale, run.reward_normalise) == (1.0, "none")
 
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from becl.errors import UserError
 from becl.folder import located, write_bytes
-from becl.specs import difference
+from becl.specs import difference, upgraded
 
 FORMAT = 1
 KEPT = 2
@@ -111,7 +111,7 @@ class Checkpoints:
                 f"{self.folder} was written by another version (format {record['format']}, this one reads {FORMAT}); "
                 "remove it to begin again"
             )
-        if place := difference(located(record["identity"]), located(self.identity)):
+        if place := difference(located(upgraded(record["identity"])), located(self.identity)):
             raise UserError(f"{self.folder} belongs to another configuration ({place} now)")
         name = f"step-{step}.safetensors"
         if (size := sum(entry["bytes"] for entry in record["files"].values())) > largest + HEADER:

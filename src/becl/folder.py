@@ -14,7 +14,7 @@ import numpy as np
 
 from becl.errors import UserError
 from becl.plugins import bare, origins_of
-from becl.specs import difference
+from becl.specs import difference, upgraded
 
 
 def open_folder(config: dict[str, Any], out: Path) -> None:
@@ -23,7 +23,7 @@ def open_folder(config: dict[str, Any], out: Path) -> None:
     path = out / "config.json"
     try:
         if path.exists():
-            found = json.loads(path.read_text())
+            found = upgraded(json.loads(path.read_text()))
             if place := difference(located(bare(found)), located(config)):
                 raise UserError(f"{out} holds another configuration ({place} now); remove it or choose another --out")
             if not os.access(out, os.W_OK):
@@ -60,7 +60,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """The configuration of a run or study, as JSON values."""
     path = folder / "config.json"
     try:
-        config = json.loads(path.read_text())
+        config = upgraded(json.loads(path.read_text()))
     except OSError as error:
         raise UserError(f"{folder} holds no run: {path.name}: {error.strerror}") from None
     except (ValueError, RecursionError):

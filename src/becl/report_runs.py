@@ -20,6 +20,7 @@ from jaxtyping import Float
 from becl.errors import UserError
 from becl.plugins import missing_plugin
 from becl.published import EXPERT
+from becl.specs import upgraded
 
 Json = dict[str, Any]
 
@@ -147,7 +148,7 @@ def collect(places: Sequence[Path]) -> Found:
     warnings: list[str] = []
     for path in paths:
         try:
-            config = read_json(path / "config.json")
+            config = upgraded(read_json(path / "config.json"))
             if line := missing_plugin(config):
                 warnings.append(f"{path}: {line}")
             if config.get("command") == "finetune":

@@ -28,7 +28,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 from scipy.special import gammaln, hyp0f1, ive, logsumexp, xlogy
 from scipy.stats import binom
 
-from becl.objectives.becl import info_nce
+from becl.objectives.becl import contrastive_loss
 
 LogScore = Callable[[Array, Array], Array]
 Sampler = Callable[[PRNGKeyArray, int], tuple[Array, Array]]
@@ -101,11 +101,9 @@ def linked_views(
 # Theorem 1: the contrastive estimate of information.
 
 
-def contrastive_loss(
-    positive: Float[ArrayLike, "*n"], negative_mass: Float[ArrayLike, "*n"]
-) -> Float[np.ndarray, "*n"]:
-    """``info_nce`` in float64, for the averages taken of it."""
-    return np.asarray(info_nce(jnp.asarray(positive), jnp.asarray(negative_mass)), np.float64)
+def exact_loss(positive: Float[ArrayLike, "*n"], negative_mass: Float[ArrayLike, "*n"]) -> Float[np.ndarray, "*n"]:
+    """``contrastive_loss`` in float64, for the averages taken of it."""
+    return np.asarray(contrastive_loss(jnp.asarray(positive), jnp.asarray(negative_mass)), np.float64)
 
 
 class Estimates(NamedTuple):
@@ -131,8 +129,8 @@ def other_skill_estimates(
             mass = np.logaddexp.outer(mass, pair_mass).ravel()
         weight = np.outer(joint[skill, anchor], chance)
         positive, mass = np.broadcast_arrays(log_score[anchor][:, None], mass)
-        loss += np.sum(weight * contrastive_loss(positive, mass))
-        averaged_loss += np.sum(weight * contrastive_loss(positive, mass - np.log(2)))
+        loss += np.sum(weight * exact_loss(positive, mass))
+        averaged_loss += np.sum(weight * exact_loss(positive, mass - np.log(2)))
     return Estimates(float(np.log(2 * skills - 1) - loss), float(np.log(skills) - averaged_loss))
 
 
@@ -165,8 +163,8 @@ def confused_estimates(skills: int, confusion: float, margin: float) -> Confused
     with np.errstate(divide="ignore"):
         mass = np.logaddexp(np.log(equal) + margin, np.log(negatives - equal))
     positive, mass = np.broadcast_arrays(np.array([[margin], [0.0]]), mass)
-    loss = contrastive_loss(positive, mass)
-    averaged_loss = contrastive_loss(positive, mass - np.log(2))
+    loss = exact_loss(positive, mass)
+    averaged_loss = exact_loss(positive, mass - np.log(2))
     return ConfusedEstimates(
         printed=float(np.log(negatives + 1) - np.sum(other * loss)),
         corrected=float(np.log(skills) - np.sum(other * averaged_loss)),
@@ -260,7 +258,7 @@ def train_score(key: PRNGKeyArray, sample: Sampler, steps: int = 800, batch: int
         first, second = sample(step_key, batch)
         scores = eqx.combine(weights, rest)(first[:, None], second[None])
         others = jnp.where(jnp.eye(batch, dtype=bool), -jnp.inf, scores)
-        return jnp.mean(info_nce(jnp.diagonal(scores), jax.nn.logsumexp(others, axis=1)))
+        return jnp.mean(contrastive_loss(jnp.diagonal(scores), jax.nn.logsumexp(others, axis=1)))
 
     def update(carry, step_key: PRNGKeyArray):
         weights, opt_state = carry
@@ -290,7 +288,7 @@ def marginal_estimates(
         return log_score(first, second)[:, None], masses[:, candidates - 2]
 
     positive, masses = jax.lax.map(batch, jax.random.split(key, batches))
-    loss = contrastive_loss(*jnp.broadcast_arrays(positive, masses))
+    loss = exact_loss(*jnp.broadcast_arrays(positive, masses))
     return np.log(candidates) - loss.mean((0, 1))
 
 
@@ -355,7 +353,7 @@ def uniform_excess(
     positive = jnp.full_like(mass, cosine / temperature)
     log_mean = log_mean_kernel(dim, 1 / temperature)
     limit = np.log(negatives) - cosine / temperature + log_mean
-    excess = contrastive_loss(positive, mass) - limit
+    excess = exact_loss(positive, mass) - limit
     # The mean kernel over its expectation, less 1, has mean 0 and nearly all of the noise.
     control = np.exp(np.asarray(mass, np.float64) - np.log(negatives) - log_mean) - 1
     return float(np.mean(excess - control)), float(np.std(excess))
@@ -496,7 +494,7 @@ def check_limit(key: PRNGKeyArray, skills: int = 10, noise: float = 0.2, tempera
     def losses(skill: Int[Array, "anchors skills most"]) -> Float[np.ndarray, " sizes"]:
         cosines = jnp.einsum("nid,nikd->nik", first, scattered(noise_key, centres[skill], noise))
         masses = jax.lax.cumlogsumexp(cosines / temperature, axis=2)[..., negatives - 1]
-        loss = contrastive_loss(*jnp.broadcast_arrays(alignment / temperature, masses))
+        loss = exact_loss(*jnp.broadcast_arrays(alignment / temperature, masses))
         return loss.mean((0, 1)) - np.log(negatives)
 
     def entropy(skill: int, kept: Float[Array, "n skills 3"]) -> float:

@@ -117,12 +117,12 @@ def features_of(look: "Look", done: "Rollout", learner: Any, objective: Any) -> 
     import jax.numpy as jnp
     import numpy as np
 
-    from becl.objectives.becl import BeCL
+    from becl.objectives.encoder import EncoderState, encode
 
     run = look.made.run
-    if not isinstance(run.objective, BeCL):
+    if not isinstance(objective, EncoderState):
         return None
     chosen = np.linspace(1, done.obs.shape[2] - 1, min(STATES, done.obs.shape[2] - 1)).round().astype(int)
     obs = run.learner.view(learner, jnp.asarray(done.obs[:, :, chosen]))
     seen = obs[..., np.array(run.objective_obs)] if run.objective_obs else obs
-    return np.asarray(run.objective.features((objective.encoder, objective.head), seen), np.float64)
+    return np.asarray(encode(objective, seen), np.float64)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from becl.objectives.aps import APS
 from becl.objectives.apt import APT
 from becl.objectives.becl import BeCL
+from becl.objectives.becl_released import BeCLReleased
 from becl.objectives.becl_released_maze import BeCLReleasedMaze
 from becl.objectives.cic import CIC
 from becl.objectives.dads import DADS
@@ -69,7 +70,7 @@ class Method:
 METHODS: dict[str, Method] = {
     # What transfers to tasks best so far, measured on the quadruped: docs/transfer.md, results/transfer.
     "becl": Method(
-        BeCL(positive="first", denominator="all"),
+        BeCLReleased(),
         "competence",
         "contrast between skills, by the released formula; in the maze Eq. 8 and 10 with the nearest positive",
         fits_per_update=3,
@@ -88,7 +89,7 @@ METHODS: dict[str, Method] = {
         finetune_skill="random",
     ),
     "becl-released": Method(
-        BeCL(positive="first", denominator="all"),
+        BeCLReleased(),
         "competence",
         "BeCL as released: its URLB formula, in the maze its maze formula",
         fits_per_update=3,
