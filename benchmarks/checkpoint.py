@@ -20,11 +20,19 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from becl.coverage import Coverage, grid_of
-from becl.log import Log
-from becl.offpolicy import RunState, train
-from becl.pretraining import CHECKPOINT_EVERY, Pretraining, device_name, make_envs, make_pretraining, seed_keys, size
-from becl.recording import Recorder
+from becl.experiments.pretraining import (
+    CHECKPOINT_EVERY,
+    Pretraining,
+    device_name,
+    make_envs,
+    make_pretraining,
+    seed_keys,
+    size,
+)
+from becl.learning.offpolicy import RunState, train
+from becl.measure.coverage import Coverage, grid_of
+from becl.runs.log import Log
+from becl.runs.recording import Recorder
 
 SMALL = ("batch=64", "replay.capacity=100000", "random_steps=1000")
 PAIRS = 4

@@ -12,7 +12,7 @@ import sys
 import time
 
 from becl.cores import available_cores
-from becl.execute import ONE_THREAD
+from becl.experiments.workers import ONE_THREAD
 
 CYCLES = 20  # A whole-cycle timing scans this many.
 REPEATS = 7
@@ -42,8 +42,8 @@ def profile(method: str) -> dict[str, float]:
     """Milliseconds of each part of a cycle."""
     import jax
 
-    from becl.study import make_run
-    from becl.train import to_batch
+    from becl.experiments.maze_study import make_run
+    from becl.learning.onpolicy import to_batch
 
     run = make_run(method, "square_a", 10)
     state = jax.jit(run.init)(jax.random.key(0))

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from becl import stats
-from becl.published import EXPERT
-from becl.report_runs import collect
+from becl.measure import stats
+from becl.measure.published import EXPERT
+from becl.reports.runs import collect
 
 ROOT = Path(__file__).parent.parent
 TRANSFER = ROOT / "results" / "transfer"

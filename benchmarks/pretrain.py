@@ -21,9 +21,9 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from becl.experiments.pretraining import Pretraining, device_name, make_pretraining, seed_keys, time_loop, trial_of
+from becl.learning.offpolicy import Outcome, programs, usable_devices
 from becl.objectives import METHODS
-from becl.offpolicy import Outcome, programs, usable_devices
-from becl.pretraining import Pretraining, device_name, make_pretraining, seed_keys, time_loop, trial_of
 
 SMALL = ("batch=128", "replay.capacity=20000")
 REPEATS = 5

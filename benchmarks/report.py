@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from becl import published
-from becl.pretraining import make_pretraining
-from becl.report_command import ReportCommand, report_command
+from becl.experiments.pretraining import make_pretraining
+from becl.measure import published
+from becl.reports.page import ReportCommand, report_command
 
 METHODS = ("ddpg", "icm", "disagreement", "rnd", "apt", "proto", "smm", "diayn", "aps", "cic", "becl")
 STEPS, EVERY = 100_000, 10_000

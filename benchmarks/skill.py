@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from becl.ddpg import DDPG
 from becl.envs.spec import EnvSpec
-from becl.policy import Skill, fold
+from becl.export.policy import Skill, fold
+from becl.learning.ddpg import DDPG
 from becl.skills import OneHot
 
 CALLS = 2000

@@ -27,8 +27,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from becl.sweep_jobs import job_folder, read_attempts, read_status
-from becl.sweep_plan import Job, recorded_jobs
+from becl.sweeps.jobs import job_folder, read_attempts, read_status
+from becl.sweeps.plan import Job, recorded_jobs
 from benchmarks.chaos import contents, differences, last_checkpoint
 
 SWEEP = """
@@ -83,7 +83,7 @@ TARGET = 50.0  # Milliseconds of the driver a job.
 
 def environment(folder: Path) -> dict[str, str]:
     """Of all processes: programs are compiled once, and Ray's stay on this machine."""
-    from becl.execute import ONE_THREAD
+    from becl.experiments.workers import ONE_THREAD
 
     return {
         **os.environ,
@@ -425,7 +425,7 @@ def part(found: dict[str, Any], job: Job) -> dict[str, Any]:
 
 DRIVER = """
 import sys, time
-from becl.cli import main
+from becl.commands.cli import main
 code = main(sys.argv[2:])
 with open(sys.argv[1], "w") as file:
     print(time.process_time(), file=file)

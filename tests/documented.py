@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from becl.folder import folder_name
+from becl.runs.folder import folder_name
 
 ROOT = Path(__file__).parents[1]
 
@@ -64,8 +64,8 @@ EPISODE = 100
 LIMIT = 900  # Seconds of a block.
 MOST_BYTES = 200_000_000  # Of compiled programs that are kept.
 INSIDE: dict[str, dict[str, Any]] = {
-    "becl.study": {"TEMPERATURES": (0.1,), "SKILL_COUNTS": (15,)},
-    "becl.theory": {
+    "becl.experiments.maze_study": {"TEMPERATURES": (0.1,), "SKILL_COUNTS": (15,)},
+    "becl.measure.theory": {
         "train_score": {"steps": 5},
         "marginal_estimates": {"batches": 1},
         "uniform_excess": {"anchors": 50},
@@ -344,7 +344,7 @@ def importable(folder: Path) -> Iterator[None]:
 
 
 def call(args: list[str]) -> int:
-    from becl.cli import main
+    from becl.commands.cli import main
 
     return main(args)
 
@@ -425,10 +425,10 @@ def stage(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
     import gymnasium
 
     import becl
-    from becl import plugins
+    from becl.commands import plugins
     from becl.envs import DOMAINS
+    from becl.experiments.maze_study import STUDIED
     from becl.objectives import METHODS
-    from becl.study import STUDIED
 
     patch.chdir(folder)
     for domain in DOMAINS.values():
@@ -459,7 +459,7 @@ def forget_programs() -> None:
     """Frees the memory maps of compiled programs, of which a process has only so many; see conftest.py."""
     import jax
 
-    from becl.offpolicy import programs
+    from becl.learning.offpolicy import programs
 
     programs.cache_clear()
     jax.clear_caches()

@@ -7,9 +7,9 @@ import jax
 import numpy as np
 import pytest
 
-from becl.finetuning import make_finetuning, save_policies
-from becl.folder import open_folder
-from becl.pretraining import make_pretraining, save_snapshots, seed_keys
+from becl.experiments.finetuning import make_finetuning, save_policies
+from becl.experiments.pretraining import make_pretraining, save_snapshots, seed_keys
+from becl.runs.folder import open_folder
 
 
 def make_run(

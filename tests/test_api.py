@@ -15,10 +15,10 @@ import pytest
 from gymnasium.spaces import Box, Dict
 
 import becl
-from becl.cli import main
-from becl.envs import foreign
-from becl.policy import fold, numpy_policy
-from becl.pretraining import load_snapshot, snapshot_path
+from becl.commands.cli import main
+from becl.envs import external as foreign
+from becl.experiments.pretraining import load_snapshot, snapshot_path
+from becl.export.policy import fold, numpy_policy
 
 SETTINGS = ["batch=16", "random_steps=40", "replay.capacity=400"]
 TINY: dict[str, Any] = {"hidden": 8, "envs": 2, "set": SETTINGS, "quiet": True}
@@ -143,7 +143,7 @@ class TestSkill:
 
     @pytest.mark.parametrize("kind", ["npz", "safetensors", "onnx"])
     def test_exported_it_acts_the_same(self, run, tmp_path, kind):
-        from becl.export import load_onnx, load_policy
+        from becl.export.files import load_onnx, load_policy
 
         path = run.export(tmp_path / f"skill.{kind}", 1)
         act = load_onnx(path) if kind == "onnx" else load_policy(path)

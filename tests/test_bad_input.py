@@ -13,16 +13,20 @@ import numpy as np
 import pytest
 import tyro
 
-from becl import commands, evaluate_command, filmstrip, gallery, sweep_command, theory, trajectories, video
-from becl import finetuning as finetune_file
-from becl import pretraining as pretrain_file
-from becl import report_command as report
-from becl.cli import HELP, main
-from becl.commands import COMMANDS
-from becl.folder import open_folder
+from becl.commands import all as commands
+from becl.commands.all import COMMANDS
+from becl.commands.cli import HELP, main
+from becl.experiments import evaluation as evaluate_command
+from becl.experiments import finetuning as finetune_file
+from becl.experiments import pretraining as pretrain_file
+from becl.experiments.maze_study import make_run
+from becl.experiments.pretraining import make_pretraining, save_snapshots, seed_keys
+from becl.measure import theory
 from becl.objectives import METHODS
-from becl.pretraining import make_pretraining, save_snapshots, seed_keys
-from becl.study import make_run
+from becl.reports import page as report
+from becl.runs.folder import open_folder
+from becl.sweeps import run as sweep_command
+from becl.views import filmstrip, gallery, trajectories, video
 
 HUGE = "9" * 30
 LONG = "x" * 300  # No file may have such a name.

@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from becl import checkpoint as checkpoint_file
-from becl.checkpoint import FORMAT, HEADER, Checkpoints, Saver
-from becl.cli import main
+from becl.commands.cli import main
 from becl.errors import UserError
-from becl.events import EventWriter
+from becl.runs import checkpoint as checkpoint_file
+from becl.runs.checkpoint import FORMAT, HEADER, Checkpoints, Saver
+from becl.runs.events import EventWriter
 
 IDENTITY = {"command": "pretrain", "steps": 100, "run": {"hidden": 8}}
 LARGE = 10**6
@@ -518,8 +518,8 @@ def test_a_damaged_result_of_a_study_is_said(text, tmp_path, capsys):
 
 
 def open_study(out: Path) -> None:
-    from becl.folder import open_folder
-    from becl.study import make_study
+    from becl.experiments.maze_study import make_study
+    from becl.runs.folder import open_folder
 
     study = make_study("comparison", ("becl",), None, 2, None, (0,), 1, STUDY[STUDY.index("--set") + 1 :])
     open_folder(study.config(), out)

@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from becl.choice import BestFirst, Held, Prior, Regress, SkillChoice, candidates
-from becl.ddpg import DDPG
 from becl.envs.simulations import Step
 from becl.envs.spec import EnvSpec
-from becl.networks import Network
+from becl.learning.choice import BestFirst, Held, Prior, Regress, SkillChoice, candidates
+from becl.learning.ddpg import DDPG
+from becl.learning.offpolicy import OffPolicy, train
+from becl.learning.replay import Experience, Replay, ReplayState
+from becl.nn.networks import Network
 from becl.objectives.extrinsic import Extrinsic
-from becl.offpolicy import OffPolicy, train
-from becl.replay import Experience, Replay, ReplayState
 from becl.skills import Cube, OneHot, Sphere
 
 SPEC = EnvSpec(obs_dim=3, action_dim=1, episode_length=10)

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from becl.cli import main
-from becl.commands import parse_seeds
+from becl.commands.all import parse_seeds
+from becl.commands.cli import main
 from becl.errors import UserError
+from becl.experiments.maze_study import make_run, make_study
 from becl.specs import difference, override, to_dict
-from becl.study import make_run, make_study
 
 TINY = ["learner.network.hidden=16,16", "network.hidden=16,16", "episodes=20"]
 STUDY = ["maze", "--methods", "becl", "diayn", "--cycles", "30", "--skills", "4", "--set", *TINY, "--workers", "1"]
@@ -171,7 +171,7 @@ def test_a_dead_worker_is_reported_and_the_rest_goes_on(tmp_path, monkeypatch, c
     (site / "sitecustomize.py").write_text(
         "import builtins, os, sys\n"
         "if os.environ.get('BECL_KILL') and 'spawn_main' in ' '.join(sys.orig_argv):\n"
-        "    import becl.study as study\n"
+        "    import becl.experiments.maze_study as study\n"
         "    train = study.train_seeds\n"
         "    def dying(s, label, *rest):\n"
         "        if label == os.environ['BECL_KILL']: os._exit(137)\n"
@@ -194,7 +194,9 @@ def test_help_is_quick_and_complete(capsys):
     done = subprocess.run([sys.executable, "-m", "becl", "--help"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0
     assert time.perf_counter() - began < 30  # Not a speed test: it must not hang or compile anything.
-    heavy = "import sys; import becl.cli; print([m for m in ('jax', 'matplotlib', 'tyro') if m in sys.modules])"
+    heavy = (
+        "import sys; import becl.commands.cli; print([m for m in ('jax', 'matplotlib', 'tyro') if m in sys.modules])"
+    )
     loaded = subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, check=True)
     assert loaded.stdout.strip() == "[]"
 

@@ -10,20 +10,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from becl.choice import Held
-from becl.controller import Controller, Stretches
-from becl.ddpg import DDPG, Actor
 from becl.envs.simulations import Step
 from becl.envs.spec import EnvSpec
 from becl.errors import UserError
-from becl.finetuning import Finetuning, finetune
-from becl.folder import open_folder
-from becl.networks import Adam, Network, follow
+from becl.experiments.finetuning import Finetuning, finetune
+from becl.experiments.pretraining import Pretraining, save_snapshots, seed_keys
+from becl.learning.choice import Held
+from becl.learning.controller import Controller, Stretches
+from becl.learning.ddpg import DDPG, Actor
+from becl.learning.offpolicy import OffPolicy, programs
+from becl.learning.replay import Replay, Transitions
+from becl.nn.networks import Adam, Network, follow
 from becl.objectives.diayn import DIAYN
 from becl.objectives.extrinsic import Extrinsic
-from becl.offpolicy import OffPolicy, programs
-from becl.pretraining import Pretraining, save_snapshots, seed_keys
-from becl.replay import Replay, Transitions
+from becl.runs.folder import open_folder
 from becl.skills import NoSkill, OneHot
 
 LENGTH = 20

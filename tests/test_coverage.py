@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from becl import envs
-from becl.coverage import Axis, Coverage, Grid, grid_of
 from becl.envs import maze
 from becl.errors import UserError
+from becl.measure.coverage import Axis, Coverage, Grid, grid_of
 
 
 def pair(obs):

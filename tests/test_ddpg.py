@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from becl.ddpg import DDPG, into_range, values
 from becl.envs.spec import EnvSpec
-from becl.networks import Adam
-from becl.replay import Transitions
+from becl.learning.ddpg import DDPG, into_range, values
+from becl.learning.replay import Transitions
+from becl.nn.networks import Adam
 from becl.skills import NoSkill, OneHot, SkillSpace, Sphere
 
 ENV = EnvSpec(obs_dim=3, action_dim=2, episode_length=10)

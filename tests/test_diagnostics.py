@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from becl.ddpg import DDPG
-from becl.diagnostics import Watch, dormant_share, effective_rank, gradient_size, saturation
 from becl.envs.spec import EnvSpec
-from becl.networks import Adam
-from becl.replay import Transitions
+from becl.learning.ddpg import DDPG
+from becl.learning.diagnostics import Watch, dormant_share, effective_rank, gradient_size, saturation
+from becl.learning.replay import Transitions
+from becl.nn.networks import Adam
 from becl.skills import OneHot
 
 ENV = EnvSpec(obs_dim=3, action_dim=2, episode_length=10)
@@ -112,7 +112,7 @@ def test_trouble_is_told_once_with_the_step_the_seeds_and_what_to_try():
 
 
 def test_what_a_warning_advises_works(tmp_path, capsys):
-    from becl.cli import main
+    from becl.commands.cli import main
 
     words = ["pretrain", "square_a", "--steps", "300", "--envs", "4", "--hidden", "8", "--normalize-obs",
              "--out", str(tmp_path / "run"), "--set", "random_steps=100", "batch=16", "replay.capacity=400",

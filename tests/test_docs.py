@@ -13,7 +13,7 @@ from documented import FENCE, Block, Player, Shared, blocks, compiled_once, impo
 from markdown_it import MarkdownIt
 
 import becl
-from becl.commands import COMMANDS
+from becl.commands.all import COMMANDS
 from becl.objectives import METHODS
 from becl.objectives.aps import APS
 from becl.objectives.apt import APT

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from becl import doctor
-from becl.cli import parse_options
-from becl.doctor import Apart, DoctorCommand, Line, doctor_command
+from becl.commands import doctor
+from becl.commands.cli import parse_options
+from becl.commands.doctor import Apart, DoctorCommand, Line, doctor_command
 from becl.errors import UserError
 
 
@@ -89,7 +89,7 @@ class TestCommand:
 
     def test_without_what_the_table_needs(self, quick, tmp_path, monkeypatch, capsys):
         quick |= {"bad": bad, "extra": absent}
-        monkeypatch.setitem(sys.modules, "becl.maze_report", None)
+        monkeypatch.setitem(sys.modules, "becl.views.maze_report", None)
         assert run("--out", tmp_path) == 1
         said = capsys.readouterr().out
         assert "bad · broken · RuntimeError: the driver is upside down" in said
@@ -132,7 +132,7 @@ class TestCommand:
 
 
 def test_imports_are_light():
-    code = "import sys, becl.doctor, becl.export; print({'jax', 'mujoco', 'matplotlib', 'dm_control'} & {*sys.modules})"
+    code = "import sys, becl.commands.doctor, becl.export.files; print({'jax', 'mujoco', 'matplotlib', 'dm_control'} & {*sys.modules})"
     assert subprocess.run(python(code), capture_output=True, text=True, check=True).stdout == "set()\n"
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from becl import estimators
+from becl.measure import estimators
 
 
 def naive_plug_in(states, skills, width):

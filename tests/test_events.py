@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from becl import events
-from becl.events import EventWriter, crc32c
+from becl.runs import events
+from becl.runs.events import EventWriter, crc32c
 
 TIME = 1700000000.25
 

@@ -19,18 +19,25 @@ import pytest
 import safetensors
 import safetensors.numpy
 
-from becl import export as export_file
-from becl.cli import parse_options
-from becl.ddpg import Actor
+from becl.commands.cli import parse_options
 from becl.errors import UserError
-from becl.export import ExportCommand, export_command, load_policy
-from becl.finetuning import lane_keys, load_learners, make_finetuning, prepared, save_policies
-from becl.folder import named_arrays, open_folder
-from becl.networks import Linear, Trunk, computing
+from becl.experiments.finetuning import lane_keys, load_learners, make_finetuning, prepared, save_policies
+from becl.experiments.pretraining import (
+    load_pretraining,
+    load_snapshot,
+    make_pretraining,
+    save_snapshots,
+    seed_keys,
+    snapshot_path,
+)
+from becl.export import files as export_file
+from becl.export.files import ExportCommand, export_command, load_policy
+from becl.learning.ddpg import Actor
+from becl.learning.offpolicy import programs
+from becl.measure.skills import skills_of
+from becl.nn.networks import Linear, Trunk, computing
 from becl.objectives import METHODS
-from becl.offpolicy import programs
-from becl.pretraining import load_pretraining, load_snapshot, make_pretraining, save_snapshots, seed_keys, snapshot_path
-from becl.skill_evaluation import skills_of
+from becl.runs.folder import named_arrays, open_folder
 from becl.skills import OneHot
 
 SEEDS = (3, 5)

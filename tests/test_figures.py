@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.path import Path as Outline
 
-from becl import figures
 from becl.envs import maze
+from becl.views import figures
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -274,5 +274,5 @@ def test_gallery_of_some_mazes():
 
 
 def test_no_global_state():
-    program = "import sys, becl.figures; sys.exit('matplotlib.pyplot' in sys.modules)"
+    program = "import sys, becl.views.figures; sys.exit('matplotlib.pyplot' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)

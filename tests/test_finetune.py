@@ -20,15 +20,12 @@ import pytest
 import safetensors.numpy
 
 from becl import envs
-from becl import finetuning as finetune_file
-from becl.choice import BestFirst, Held, Regress
-from becl.cli import main
-from becl.controller import Controller
-from becl.ddpg import DDPG, Actor
+from becl.commands.cli import main
 from becl.envs.simulations import Step
 from becl.envs.spec import EnvSpec
 from becl.envs.walker import Walker
-from becl.finetuning import (
+from becl.experiments import finetuning as finetune_file
+from becl.experiments.finetuning import (
     CHOICES,
     FINAL_SEED,
     TRANSFERS,
@@ -43,13 +40,7 @@ from becl.finetuning import (
     prepared,
     resolve_choice,
 )
-from becl.folder import named_arrays, open_folder
-from becl.networks import Adam, Network
-from becl.objectives import METHODS
-from becl.objectives.diayn import DIAYN
-from becl.objectives.extrinsic import Extrinsic
-from becl.offpolicy import OffPolicy, programs, train
-from becl.pretraining import (
+from becl.experiments.pretraining import (
     Failed,
     Pretraining,
     load_snapshot,
@@ -59,8 +50,17 @@ from becl.pretraining import (
     snapshot_path,
     spec_classes,
 )
-from becl.progress import Progress
-from becl.replay import Replay
+from becl.learning.choice import BestFirst, Held, Regress
+from becl.learning.controller import Controller
+from becl.learning.ddpg import DDPG, Actor
+from becl.learning.offpolicy import OffPolicy, programs, train
+from becl.learning.replay import Replay
+from becl.nn.networks import Adam, Network
+from becl.objectives import METHODS
+from becl.objectives.diayn import DIAYN
+from becl.objectives.extrinsic import Extrinsic
+from becl.runs.folder import named_arrays, open_folder
+from becl.runs.progress import Progress
 from becl.skills import OneHot
 from becl.specs import from_dict
 

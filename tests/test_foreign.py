@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 
-from becl.cli import main
-from becl.ddpg import DDPG
+from becl.commands.cli import main
 from becl.envs.dm_env import DmEnvironment
-from becl.envs.foreign import GymBatch, Layout, action_scale, foreign_spec, gym_maker, is_foreign, make_foreign
+from becl.envs.external import GymBatch, Layout, action_scale, foreign_spec, gym_maker, is_foreign, make_foreign
 from becl.errors import UserError
+from becl.learning.ddpg import DDPG
+from becl.learning.offpolicy import OffPolicy, train
+from becl.learning.replay import Replay
 from becl.objectives.extrinsic import Extrinsic
-from becl.offpolicy import OffPolicy, train
-from becl.replay import Replay
 
 TINY = ["--hidden", "8", "--envs", "2", "--set", "batch=16", "random_steps=40", "replay.capacity=400"]
 
@@ -233,7 +233,7 @@ def test_from_pretraining_to_scores(env, tmp_path, capsys):
 
 def test_scores_are_those_of_whole_episodes(tmp_path, monkeypatch):
     """Episodes of unequal length: each counts up to its own first end."""
-    from becl.envs import foreign
+    from becl.envs import external as foreign
 
     lengths = iter(range(2, 100))
     monkeypatch.setattr(foreign, "gym_maker", None)

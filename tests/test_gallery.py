@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from gallery_runs import make_run, skilless, square, walker  # noqa: F401
 
-from becl import gallery, gallery_numbers
-from becl.cli import main
+from becl.commands.cli import main
 from becl.envs import DOMAINS, maze
-from becl.gallery_numbers import Numbers, kept, label, numbers_of, table
-from becl.gallery_page import Page
-from becl.gallery_scene import MazeStage, RobotStage, extent, layout_of, moves
-from becl.gallery_shapes import parts_of
-from becl.poses import Bodies, Motion, bodies_of, look_at, motion_of
+from becl.views import gallery, gallery_numbers
+from becl.views.gallery_numbers import Numbers, kept, label, numbers_of, table
+from becl.views.gallery_page import Page
+from becl.views.gallery_scene import MazeStage, RobotStage, extent, layout_of, moves
+from becl.views.gallery_shapes import parts_of
+from becl.views.poses import Bodies, Motion, bodies_of, look_at, motion_of
 
 
 class Handle:
@@ -121,7 +121,7 @@ class TestRobotStage:
 
 
 def naive_extent(bodies: Bodies, parts: list[Any]) -> tuple[np.ndarray, np.ndarray]:
-    from becl.gallery_shapes import rotation
+    from becl.views.gallery_shapes import rotation
 
     points = [
         vertex

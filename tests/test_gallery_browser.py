@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from gallery_runs import make_run
 
-from becl import gallery, gallery_numbers
-from becl.cli import main
-from becl.gallery_page import Page
-from becl.poses import look_at
+from becl.commands.cli import main
+from becl.views import gallery, gallery_numbers
+from becl.views.gallery_page import Page
+from becl.views.poses import look_at
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 FLAGS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--use-gl=angle", "--use-angle=swiftshader",

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import becl
-from becl.cli import main
-from becl.finetuning import load_finetuning
+from becl.commands.cli import main
+from becl.experiments.finetuning import load_finetuning
+from becl.experiments.maze_study import load_study, unfinished
+from becl.experiments.pretraining import load_pretraining
 from becl.objectives.becl_released import BeCLReleased
-from becl.pretraining import load_pretraining
-from becl.study import load_study, unfinished
 
 ARCHIVE = Path(__file__).parent / "kept-08e8366.tgz"
 

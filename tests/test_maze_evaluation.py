@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from becl.envs.maze import Geometry, Maze, MazeState, geometry
-from becl.estimators import particle_entropy
-from becl.maze_evaluation import maze_metrics
+from becl.measure.estimators import particle_entropy
+from becl.measure.maze import maze_metrics
 
 SQUARE = geometry("square_a")
 VOID = (1.0, 0.0)  # Between two corridors of square_a.

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from becl.ddpg import DDPG, inner_product
 from becl.envs.spec import EnvSpec
-from becl.networks import (
+from becl.learning.ddpg import DDPG, inner_product
+from becl.learning.replay import Transitions
+from becl.nn.networks import (
     THIN,
     Adam,
     Network,
@@ -25,7 +26,6 @@ from becl.networks import (
     squash,
     wide_weights,
 )
-from becl.replay import Transitions
 from becl.skills import OneHot
 
 ENV = EnvSpec(obs_dim=3, action_dim=2, episode_length=10)

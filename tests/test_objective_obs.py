@@ -11,10 +11,10 @@ import pytest
 from becl.envs import DOMAINS, make
 from becl.envs.spec import EnvSpec
 from becl.errors import UserError
+from becl.experiments.pretraining import choose_numbers, make_pretraining, parts_of
+from becl.learning.offpolicy import OffPolicy
+from becl.learning.replay import Transitions
 from becl.objectives import METHODS
-from becl.offpolicy import OffPolicy
-from becl.pretraining import choose_numbers, make_pretraining, parts_of
-from becl.replay import Transitions
 
 SMALL = {"hidden": 8, "settings": ("batch=16", "replay.capacity=400", "random_steps=40")}
 
@@ -107,7 +107,7 @@ def test_everything_is_seen_by_default_and_policies_always_see_it():
 
 
 def test_what_does_not_fit_is_refused(tmp_path, monkeypatch, capsys):
-    from becl.cli import main
+    from becl.commands.cli import main
 
     monkeypatch.chdir(tmp_path)
     for words in (["--objective-obs", "0:99"], ["--objective-obs", "hight"], ["--set", "objective_obs=0"]):

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from becl import testing
-from becl.networks import Network, computing
+from becl.experiments.maze_study import make_run
+from becl.experiments.pretraining import spec_classes
+from becl.nn.networks import Network, computing
 from becl.objectives import METHODS, Batch, MazeStudy, contrast, positives
 from becl.objectives.becl import BeCL, contrastive_loss, intrinsic_reward
 from becl.objectives.becl_released import BeCLReleased
@@ -23,10 +25,8 @@ from becl.objectives.extrinsic import Extrinsic
 from becl.objectives.particles import init_scale, nearest_distances, particle_reward, update_scale
 from becl.objectives.proto import ProtoRL
 from becl.objectives.smm import SMM
-from becl.pretraining import spec_classes
 from becl.skills import OneHot
 from becl.specs import from_dict, to_dict
-from becl.study import make_run
 from becl.testing import ENV, make_batch, small
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "algo.json").read_text())

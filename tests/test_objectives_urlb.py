@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from becl.envs.spec import EnvSpec
-from becl.networks import Network, Trunk, follow, init_trunk, norm, standardize
+from becl.nn.networks import Network, Trunk, follow, init_trunk, norm, standardize
 from becl.objectives.aps import APS, regress_skill
 from becl.objectives.apt import APT
 from becl.objectives.disagreement import Disagreement

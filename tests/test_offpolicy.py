@@ -8,21 +8,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from becl.ddpg import DDPG, values
 from becl.envs import make
 from becl.envs.maze import Maze
 from becl.envs.maze_batch import MazeBatch
 from becl.envs.simulations import Step
 from becl.envs.spec import EnvSpec
 from becl.errors import UserError
-from becl.networks import Adam, Network
+from becl.experiments.pretraining import make_pretraining
+from becl.learning.ddpg import DDPG, values
+from becl.learning.offpolicy import OffPolicy, Outcome, Pricing, programs, train
+from becl.learning.replay import Replay, Transitions
+from becl.nn.networks import Adam, Network
 from becl.objectives import METHODS
 from becl.objectives.becl import BeCL
 from becl.objectives.diayn import DIAYN
 from becl.objectives.extrinsic import Extrinsic
-from becl.offpolicy import OffPolicy, Outcome, Pricing, programs, train
-from becl.pretraining import make_pretraining
-from becl.replay import Replay, Transitions
 from becl.skills import NoSkill, OneHot
 
 LENGTH = 10

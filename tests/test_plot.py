@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from becl import figures
-from becl.cli import main
-from becl.commands import read_metrics, run_labels
+from becl.commands.all import read_metrics, run_labels
+from becl.commands.cli import main
+from becl.views import figures
 
 pytestmark = pytest.mark.filterwarnings("error")
 

@@ -19,21 +19,23 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from becl import execute, plugins, testing
-from becl.cli import main
+from becl import testing
+from becl.commands import plugins
+from becl.commands.cli import main
 from becl.envs.spec import EnvSpec
 from becl.errors import UserError
-from becl.finetuning import make_finetuning
-from becl.folder import open_folder
-from becl.networks import Adam, Network
+from becl.experiments import workers as execute
+from becl.experiments.finetuning import make_finetuning
+from becl.experiments.maze_study import STUDIED, make_run, make_study
+from becl.experiments.pretraining import load_pretraining, make_pretraining, pretrain, save_snapshots, seed_keys
+from becl.learning.offpolicy import programs
+from becl.nn.networks import Adam, Network
 from becl.objectives import METHODS, MazeStudy, Method, register
 from becl.objectives.diayn import DIAYN
 from becl.objectives.extrinsic import Extrinsic
-from becl.offpolicy import programs
-from becl.pretraining import load_pretraining, make_pretraining, pretrain, save_snapshots, seed_keys
-from becl.progress import Progress
+from becl.runs.folder import open_folder
+from becl.runs.progress import Progress
 from becl.skills import OneHot, Sphere
-from becl.study import STUDIED, make_run, make_study
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "examples" / "metra.py"
@@ -296,7 +298,7 @@ REFUSED = {
     "transfer": ("own", method(Own(), transfer="trunks"), "did you mean 'trunk'?"),
     "no choice": ("own", method(Own(), finetune_skill="none"), "unknown finetune_skill of method 'own' 'none'"),
     "no skills": ("own", method(Extrinsic()), "unknown finetune_skill of method 'own' 'random': allowed: none"),
-    "maze": ("own", method(Own(), maze=MazeStudy(clashing("Adam"))), "a class Adam already, in becl.networks"),
+    "maze": ("own", method(Own(), maze=MazeStudy(clashing("Adam"))), "a class Adam already, in becl.nn.networks"),
 }
 
 
@@ -535,7 +537,9 @@ def test_installed_packages_are_left_alone_where_no_method_is_needed(tmp_path, m
 
 
 def test_importing_becl_and_its_command_line_loads_no_plugin_and_no_jax():
-    code = "import sys, becl, becl.cli, becl.plugins, becl.folder; assert 'jax' not in sys.modules"
+    code = (
+        "import sys, becl, becl.commands.cli, becl.commands.plugins, becl.runs.folder; assert 'jax' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 

@@ -11,8 +11,7 @@ import scipy.special
 import scipy.stats
 
 from becl.envs.spec import EnvSpec
-from becl.networks import Adam, Network, add_moments, init_moments, mean_and_std, whiten
-from becl.ppo import (
+from becl.learning.ppo import (
     PPO,
     BetaParams,
     Rollout,
@@ -28,6 +27,7 @@ from becl.ppo import (
     log_gamma,
     policy_input,
 )
+from becl.nn.networks import Adam, Network, add_moments, init_moments, mean_and_std, whiten
 from becl.skills import OneHot
 
 ALPHA = np.array([1.05, 1.3, 2.0, 5.0, 40.0, 300.0])

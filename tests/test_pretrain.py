@@ -19,16 +19,11 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from becl import pretraining as pretrain_file
-from becl.cli import main
-from becl.coverage import Coverage, grid_of
+from becl.commands.cli import main
 from becl.envs.simulations import Step
 from becl.errors import UserError
-from becl.folder import load_arrays, named_arrays, open_folder, save_arrays
-from becl.log import Log
-from becl.objectives import METHODS, Method
-from becl.offpolicy import Choice, programs, train
-from becl.pretraining import (
+from becl.experiments import pretraining as pretrain_file
+from becl.experiments.pretraining import (
     Failed,
     check_memory,
     load_pretraining,
@@ -41,7 +36,12 @@ from becl.pretraining import (
     snapshot_path,
     without_optimizers,
 )
-from becl.progress import Progress, clock, interrupts, progress
+from becl.learning.offpolicy import Choice, programs, train
+from becl.measure.coverage import Coverage, grid_of
+from becl.objectives import METHODS, Method
+from becl.runs.folder import load_arrays, named_arrays, open_folder, save_arrays
+from becl.runs.log import Log
+from becl.runs.progress import Progress, clock, interrupts, progress
 from becl.skills import OneHot
 
 # One run for most tests: its programs are compiled once.
@@ -669,7 +669,7 @@ SHARING = """
 import jax, numpy as np
 jax.config.update("jax_disable_most_optimizations", True)
 from becl import offpolicy
-from becl.pretraining import make_envs, make_pretraining, seed_keys
+from becl.experiments.pretraining import make_envs, make_pretraining, seed_keys
 
 assert [offpolicy.usable_devices(seeds) for seeds in (1, 2, 3, 4, 5, 6, 8)] == [1, 2, 3, 4, 1, 3, 4]
 settings = ["batch=16", "replay.capacity=400", "random_steps=20"]

@@ -2,8 +2,9 @@
 
 import pytest
 
-from becl import envs, published, stats
+from becl import envs
 from becl.errors import UserError
+from becl.measure import published, stats
 from becl.objectives import METHODS
 
 PAPER = "becl-2023"

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from gallery_runs import make_run, square, walker  # noqa: F401
 
-from becl import rendering
 from becl.envs import DOMAINS, maze
 from becl.errors import UserError
-from becl.gallery_shapes import parts_of, rotation, shape_of, visible_geoms
-from becl.poses import Motion, bodies_of, look_at, motion_of, policy_of, pose_of, record, take_pose, thinned
-from becl.rendering import FloorPlan, RayCaster, choose_renderer, draws, rays_of
-from becl.skill_evaluation import rollout
+from becl.measure.skills import rollout
+from becl.views import rendering
+from becl.views.gallery_shapes import parts_of, rotation, shape_of, visible_geoms
+from becl.views.poses import Motion, bodies_of, look_at, motion_of, policy_of, pose_of, record, take_pose, thinned
+from becl.views.rendering import FloorPlan, RayCaster, choose_renderer, draws, rays_of
 
 FOVY = 40.0
 SCENE = f"""
@@ -103,9 +103,9 @@ class TestRays:
 
 SILHOUETTES = """
 import sys, numpy as np
-from becl.rendering import OpenGL, RayCaster
+from becl.views.rendering import OpenGL, RayCaster
 from becl.envs import DOMAINS
-from becl.poses import Motion, pose_of
+from becl.views.poses import Motion, pose_of
 import mujoco
 for name, domain in DOMAINS.items():
     model = domain.model()

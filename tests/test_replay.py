@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from becl.envs.spec import EnvSpec
-from becl.replay import Experience, Replay, even_rows
+from becl.learning.replay import Experience, Replay, even_rows
 from becl.skills import NoSkill, OneHot
 
 ENV = EnvSpec(obs_dim=2, action_dim=1, episode_length=7)

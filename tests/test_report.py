@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from becl import published
 from becl.errors import UserError
-from becl.pretraining import make_pretraining
-from becl.report_command import ReportCommand, report_command
-from becl.report_runs import collect
-from becl.report_sections import option_table, ranges
+from becl.experiments.pretraining import make_pretraining
+from becl.measure import published
+from becl.reports.page import ReportCommand, report_command
+from becl.reports.runs import collect
+from becl.reports.sections import option_table, ranges
 
 STEPS = 100
 RESAMPLES = 200
@@ -145,7 +145,7 @@ def test_a_run_of_each_skill_counts_as_the_mean_of_its_skills(tmp_path: Path) ->
 
 
 def test_aggregates_are_those_of_the_statistics_module(tmp_path: Path) -> None:
-    from becl import stats
+    from becl.measure import stats
 
     tasks = ["walker_run", "walker_walk"]
     values = {(task, seed): 100.0 * (seed + 1) + 50 * number for number, task in enumerate(tasks) for seed in range(5)}
@@ -749,7 +749,7 @@ def test_importing_the_command_stays_quick() -> None:
     import sys
 
     heavy = ("matplotlib", "jinja2", "jax", "rich.console")
-    code = f"import sys, becl.report_command; print([name for name in {heavy} if name in sys.modules])"
+    code = f"import sys, becl.reports.page; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

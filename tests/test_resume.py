@@ -27,24 +27,24 @@ import pytest
 import safetensors.numpy
 from jax.experimental.compilation_cache import compilation_cache
 
-from becl import checkpoint as checkpoint_file
 from becl import envs
-from becl import finetuning as finetune_file
-from becl import pretraining as pretrain_file
-from becl import study as study_file
-from becl.checkpoint import Checkpoints
-from becl.cli import main
+from becl.commands.cli import main
 from becl.envs.maze_batch import MazeBatch
 from becl.envs.walker import Walker
 from becl.errors import UserError
-from becl.finetuning import Finetuning, finetune, make_finetuning
-from becl.folder import open_folder
-from becl.lock import locked
+from becl.experiments import finetuning as finetune_file
+from becl.experiments import maze_study as study_file
+from becl.experiments import pretraining as pretrain_file
+from becl.experiments.finetuning import Finetuning, finetune, make_finetuning
+from becl.experiments.maze_study import Study, load_study, make_study, train_seeds
+from becl.experiments.pretraining import Pretraining, make_pretraining, pretrain, save_snapshots, seed_keys
 from becl.objectives import METHODS
-from becl.pretraining import Pretraining, make_pretraining, pretrain, save_snapshots, seed_keys
-from becl.progress import Progress
+from becl.runs import checkpoint as checkpoint_file
+from becl.runs.checkpoint import Checkpoints
+from becl.runs.folder import open_folder
+from becl.runs.lock import locked
+from becl.runs.progress import Progress
 from becl.skills import OneHot
-from becl.study import Study, load_study, make_study, train_seeds
 
 # The replay is full before the end of most runs here, and goes round.
 TINY = ["batch=16", "replay.capacity=100", "random_steps=20"]
@@ -688,7 +688,7 @@ def test_a_folder_is_one_process_s(tmp_path):
 HOLDING = """
 import sys, time
 from pathlib import Path
-from becl.lock import locked
+from becl.runs.lock import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)

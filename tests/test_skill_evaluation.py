@@ -10,16 +10,15 @@ import numpy as np
 import pytest
 
 from becl import envs
-from becl import evaluate_command as command_file
-from becl.coverage import grid_of
-from becl.ddpg import DDPG
 from becl.envs.maze import Maze
 from becl.envs.maze_batch import MazeBatch
 from becl.errors import UserError
-from becl.evaluate_command import EvaluateCommand, command_line, evaluate_command, resolve
-from becl.folder import open_folder, save_arrays
-from becl.pretraining import make_pretraining, seed_keys, snapshot_path, without_optimizers
-from becl.skill_evaluation import (
+from becl.experiments import evaluation as command_file
+from becl.experiments.evaluation import EvaluateCommand, command_line, evaluate_command, resolve
+from becl.experiments.pretraining import make_pretraining, seed_keys, snapshot_path, without_optimizers
+from becl.learning.ddpg import DDPG
+from becl.measure.coverage import grid_of
+from becl.measure.skills import (
     DRAWS,
     STARTS,
     STILL,
@@ -34,6 +33,7 @@ from becl.skill_evaluation import (
     tasks_of,
     zero_shot,
 )
+from becl.runs.folder import open_folder, save_arrays
 from becl.skills import Cube, NoSkill, OneHot, Sphere
 
 LENGTH = 12

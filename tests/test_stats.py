@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from becl import stats
 from becl.errors import UserError
+from becl.measure import stats
 
 UNEQUAL = {
     "walk": [0.1, 0.9, 0.4, 1.3, 0.4],

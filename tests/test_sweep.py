@@ -24,9 +24,8 @@ import pytest
 import safetensors.numpy
 
 import becl
-from becl import cli, offpolicy, sweep_command, sweep_jobs, sweep_ray
-from becl.cli import main, parse_options
-from becl.commands import (
+from becl.commands import cli
+from becl.commands.all import (
     FinetuneCommand,
     MazeCommand,
     PretrainCommand,
@@ -34,15 +33,20 @@ from becl.commands import (
     parse_seeds,
     study_of,
 )
+from becl.commands.cli import main, parse_options
 from becl.envs.walker import Walker
 from becl.errors import UserError
-from becl.lock import locked
-from becl.pretraining import memory
-from becl.sweep_command import line_of
-from becl.sweep_cost import disk_of
-from becl.sweep_file import parse, presets, read_sweep
-from becl.sweep_jobs import LOST, STOPPED, Ended, Order, owned, run_job
-from becl.sweep_plan import Device, Job, Plan, cells_of, make_plan
+from becl.experiments.pretraining import memory
+from becl.learning import offpolicy
+from becl.runs.lock import locked
+from becl.sweeps import cluster as sweep_ray
+from becl.sweeps import jobs as sweep_jobs
+from becl.sweeps import run as sweep_command
+from becl.sweeps.cost import disk_of
+from becl.sweeps.file import parse, presets, read_sweep
+from becl.sweeps.jobs import LOST, STOPPED, Ended, Order, owned, run_job
+from becl.sweeps.plan import Device, Job, Plan, cells_of, make_plan
+from becl.sweeps.run import line_of
 
 OPTIONS = {"pretrain": PretrainCommand, "finetune": FinetuneCommand, "maze": MazeCommand, "report": ReportCommand}
 CPU = Device("cpu", 16 * 10**9, False)

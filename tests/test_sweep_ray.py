@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import pytest
 import safetensors.numpy
 
-from becl.cli import main
-from becl.sweep_jobs import read_attempts, read_status
+from becl.commands.cli import main
+from becl.sweeps.jobs import read_attempts, read_status
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed"),

@@ -11,7 +11,7 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from becl import theory
+from becl.measure import theory
 
 
 def binary_entropy(p: float) -> float:

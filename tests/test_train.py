@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from becl.envs.maze import Maze
-from becl.networks import Network
-from becl.ppo import PPO
+from becl.experiments.maze_study import STUDIED, make_run
+from becl.learning.onpolicy import OnPolicy, to_batch
+from becl.learning.ppo import PPO
+from becl.nn.networks import Network
 from becl.skills import Cube, NoSkill, OneHot, Sphere, skill_index
-from becl.study import STUDIED, make_run
-from becl.train import OnPolicy, to_batch
 
 TINY = ["learner.network.hidden=16,16", "network.hidden=16,16", "episodes=20"]
 

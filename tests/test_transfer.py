@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from becl import stats
+from becl.experiments.maze_study import load_study, make_study
+from becl.experiments.pretraining import make_pretraining
+from becl.measure import stats
+from becl.measure.published import EXPERT
 from becl.objectives import METHODS
 from becl.objectives.becl_released import BeCLReleased
-from becl.pretraining import make_pretraining
-from becl.published import EXPERT
 from becl.specs import upgraded
-from becl.study import load_study, make_study
 from benchmarks import numbers
 
 RESULTS = Path(__file__).parent.parent / "results"

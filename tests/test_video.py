@@ -10,12 +10,12 @@ import pytest
 from gallery_runs import make_run, skilless, square, tuned, walker  # noqa: F401
 from PIL import Image
 
-from becl import figures
-from becl.cli import main
-from becl.filmstrip import liveliest, strip
-from becl.poses import Motion, look_at
-from becl.trajectories import features_of
-from becl.video import frame_rate, labelled, mp4, smaller, tiled, whole, write_gif
+from becl.commands.cli import main
+from becl.views import figures
+from becl.views.filmstrip import liveliest, strip
+from becl.views.poses import Motion, look_at
+from becl.views.trajectories import features_of
+from becl.views.video import frame_rate, labelled, mp4, smaller, tiled, whole, write_gif
 
 SHORT = ["--steps", "8", "--renderer", "rays"]
 
@@ -163,8 +163,8 @@ class TestTrajectories:
         assert {path.stem for path in (run / "gallery").iterdir()} == {"trajectories", "coverage"}
 
     def test_features_are_those_of_the_objective(self, square):  # noqa: F811
-        from becl.pretraining import load_snapshot
-        from becl.skill_evaluation import rollout
+        from becl.experiments.pretraining import load_snapshot
+        from becl.measure.skills import rollout
 
         look = look_at(square)
         learner, objective = load_snapshot(look.made, look.path)
@@ -204,7 +204,7 @@ class TestTrajectories:
             np.testing.assert_allclose(x, np.arange(10) * 0.5 if axes == 1 else path[:, 0] - path[0, 0])
 
     def test_coverage_counts_states_and_skills(self):
-        from becl.coverage import Axis
+        from becl.measure.coverage import Axis
 
         points = np.array([[[0.1, 0.1], [0.1, 0.2], [2.0, 0.9]], [[0.4, 0.4], [0.9, 0.9], [0.9, -3.0]]])
         figure = figures.coverage_map(points, [Axis("x", 0, 1, 2), Axis("y", 0, 1, 2)], "a title")

@@ -5,34 +5,34 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from becl.api import Finetuned, Run, evaluate, finetune, load, maze, pretrain, report, resume, sweep
-    from becl.callbacks import Callback, Wandb
-    from becl.cli import main
-    from becl.ddpg import DDPG
+    from becl.commands.cli import main
     from becl.errors import Failed, UserError
-    from becl.evaluate_command import Evaluation
-    from becl.finetuning import Finetuning
-    from becl.networks import Adam, Network
+    from becl.experiments.evaluation import Evaluation
+    from becl.experiments.finetuning import Finetuning
+    from becl.experiments.pretraining import Pretraining
+    from becl.export.policy import Skill
+    from becl.learning.ddpg import DDPG
+    from becl.learning.offpolicy import OffPolicy
+    from becl.learning.replay import Replay
+    from becl.nn.networks import Adam, Network
     from becl.objectives import METHODS, Batch, MazeStudy, Method, Objective, register
-    from becl.offpolicy import OffPolicy
-    from becl.policy import Skill
-    from becl.pretraining import Pretraining
-    from becl.replay import Replay
+    from becl.runs.callbacks import Callback, Wandb
     from becl.skills import Cube, NoSkill, OneHot, SkillSpace, Sphere
 
 _HOME = {
     "api": ("Finetuned", "Run", "evaluate", "finetune", "load", "maze", "pretrain", "report", "resume", "sweep"),
-    "callbacks": ("Callback", "Wandb"),
-    "cli": ("main",),
-    "ddpg": ("DDPG",),
+    "runs.callbacks": ("Callback", "Wandb"),
+    "commands.cli": ("main",),
+    "learning.ddpg": ("DDPG",),
     "errors": ("Failed", "UserError"),
-    "evaluate_command": ("Evaluation",),
-    "finetuning": ("Finetuning",),
-    "networks": ("Adam", "Network"),
+    "experiments.evaluation": ("Evaluation",),
+    "experiments.finetuning": ("Finetuning",),
+    "nn.networks": ("Adam", "Network"),
     "objectives": ("METHODS", "Batch", "MazeStudy", "Method", "Objective", "register"),
-    "offpolicy": ("OffPolicy",),
-    "policy": ("Skill",),
-    "pretraining": ("Pretraining",),
-    "replay": ("Replay",),
+    "learning.offpolicy": ("OffPolicy",),
+    "export.policy": ("Skill",),
+    "experiments.pretraining": ("Pretraining",),
+    "learning.replay": ("Replay",),
     "skills": ("Cube", "NoSkill", "OneHot", "SkillSpace", "Sphere"),
 }
 """Where each name comes from. They are imported when asked for, so that `import becl` and `becl --help` are quick."""

@@ -1,5 +1,5 @@
 import sys
 
-from becl.cli import main
+from becl.commands.cli import main
 
 sys.exit(main())

@@ -20,17 +20,20 @@ from typing import Any, Literal
 
 import numpy as np
 
-from becl import commands, evaluate_command, finetuning, plugins, pretraining
-from becl.callbacks import Callback, Row
-from becl.envs.foreign import hand_over, is_foreign, make_foreign
+from becl.commands import all as commands
+from becl.commands import plugins
+from becl.envs.external import hand_over, is_foreign, make_foreign
 from becl.errors import Failed, UserError
-from becl.evaluate_command import Evaluation
-from becl.export import ExportCommand, export_command, find_policy
-from becl.finetuning import Finetuning, Transfer, load_finetuning, make_finetuning
-from becl.folder import folder_name, kept_snapshots, open_folder, read_config
-from becl.networks import Precision
-from becl.policy import Skill, fold
-from becl.pretraining import Pretraining, load_pretraining, make_pretraining
+from becl.experiments import evaluation as evaluate_command
+from becl.experiments import finetuning, pretraining
+from becl.experiments.evaluation import Evaluation
+from becl.experiments.finetuning import Finetuning, Transfer, load_finetuning, make_finetuning
+from becl.experiments.pretraining import Pretraining, load_pretraining, make_pretraining
+from becl.export.files import ExportCommand, export_command, find_policy
+from becl.export.policy import Skill, fold
+from becl.nn.networks import Precision
+from becl.runs.callbacks import Callback, Row
+from becl.runs.folder import folder_name, kept_snapshots, open_folder, read_config
 from becl.skills import SkillSpace
 
 plugins.load_installed()
@@ -286,7 +289,7 @@ def evaluate(
 
 def report(runs: Place | Sequence[Place], out: Place = "report", *, quiet: bool = False) -> Path:
     """Tables, intervals and figures of finetuned runs: `becl report`. The page that it wrote."""
-    from becl.report_command import ReportCommand, report_command
+    from becl.reports.page import ReportCommand, report_command
 
     places = [runs] if isinstance(runs, str | Path) else runs
     with told(quiet):
@@ -365,8 +368,8 @@ def sweep(
     quiet: bool = False,
 ) -> Path:
     """A whole grid of runs from a file, or a preset: `becl sweep`. The sweep's folder, with the report in it."""
-    from becl.sweep_command import SweepCommand, sweep_command
-    from becl.sweep_file import read_sweep
+    from becl.sweeps.file import read_sweep
+    from becl.sweeps.run import SweepCommand, sweep_command
 
     folder = read_sweep(str(file)).out if out is None else Path(out)
     with told(quiet):

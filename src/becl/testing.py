@@ -27,7 +27,7 @@ import numpy as np
 
 from becl.envs.spec import EnvSpec
 from becl.errors import UserError
-from becl.networks import Network
+from becl.nn.networks import Network
 from becl.objectives import Batch, Metrics, Objective, kinds_of
 from becl.skills import OneHot
 from becl.specs import from_dict, to_dict
@@ -139,7 +139,7 @@ def assert_same_reward(objective: Objective, reward: Any, expected: Any) -> None
 
 def options_survive_json(objective: Any) -> None:
     """A frozen dataclass of options that a run's folder can keep."""
-    from becl.plugins import check_frozen, check_json
+    from becl.commands.plugins import check_frozen, check_json
 
     try:
         check_frozen("objective", objective)
@@ -258,8 +258,8 @@ def no_array_stands_twice_in_a_state(objective: Any) -> None:
 
 def snapshots_can_be_read_again(objective: Any) -> None:
     """A state is a NamedTuple of arrays; what it has under `opt` is Adam's, and begins anew."""
-    from becl.folder import load_arrays, named_arrays, save_arrays
-    from becl.pretraining import with_optimizers, without_optimizers
+    from becl.experiments.pretraining import with_optimizers, without_optimizers
+    from becl.runs.folder import load_arrays, named_arrays, save_arrays
 
     objective = small(objective)
     state = start(objective, jax.random.key(0))

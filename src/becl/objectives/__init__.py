@@ -60,9 +60,9 @@ class Method:
     balanced_batches: bool = False
     """Whether every batch has as many transitions of each skill."""
     finetune_skill: str = "none"
-    """Which skill learns a task, as published: see `becl.finetuning.CHOICES`."""
+    """Which skill learns a task, as published: see `becl.experiments.finetuning.CHOICES`."""
     transfer: Literal["trunk", "critic", "critic-released"] = "trunk"
-    """What a task inherits, as published: see `becl.finetuning.TRANSFERS`."""
+    """What a task inherits, as published: see `becl.experiments.finetuning.TRANSFERS`."""
     maze: MazeStudy | None = None
     """None: not part of the maze study, which is about discrete skills."""
 
@@ -173,13 +173,13 @@ def register(name: str, method: Method) -> None:
 
     Write this at the end of a file of your own and add `--plugin FILE` to any command: see docs/own-method.md.
     """
-    from becl.plugins import check_method, note_origin
+    from becl.commands.plugins import check_method, note_origin
 
     check_method(name, method)
     METHODS[name] = method
     note_origin(name, method)
     if method.maze is not None:
-        from becl.study import STUDIED
+        from becl.experiments.maze_study import STUDIED
 
         STUDIED[name] = method.maze
 

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from becl.envs.spec import EnvSpec
-from becl.networks import Adam, Network
+from becl.nn.networks import Adam, Network
 from becl.objectives.contrast import (
     exponentials_fit,
     in_blocks,

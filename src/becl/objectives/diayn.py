@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from becl.envs.spec import EnvSpec
-from becl.networks import MLP, Adam, AdamState, Network
+from becl.nn.networks import MLP, Adam, AdamState, Network
 from becl.objectives.protocol import Batch, Metrics
 from becl.skills import OneHot
 

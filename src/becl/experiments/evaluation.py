@@ -1,0 +1,342 @@
+"""`becl evaluate`: the skills of a pretrained run on all tasks of its domain, without training.
+
+Beside the run, or where --out says, three tables and what they are of:
+
+    zero-shot-<snapshot>.csv    seed, skill, task, return, stderr
+    per-skill-<snapshot>.csv    one row a seed and skill
+    skills-<snapshot>.csv       one row a seed
+    result-<snapshot>.json      written last
+"""
+
+import json
+import os
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import tyro
+
+from becl.errors import UserError, unknown
+from becl.runs.progress import counted
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from becl.experiments.pretraining import Pretraining
+    from becl.skills import SkillSpace
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class EvaluateCommand:
+    """Measure the skills of a pretrained run: return on every task without training, states covered, distance."""
+
+    run: Annotated[Path, tyro.conf.Positional]
+    """Folder of `becl pretrain`, finished or not."""
+    snapshot: int | None = None
+    """Steps of the networks to look at; the last that all seeds have by default."""
+    task: tuple[str, ...] = ("all",)
+    """Tasks whose return is measured, of the run's own domain (walker_run); mazes have none."""
+    episodes: int = 10
+    """Of every skill; all skills have the same starts."""
+    skills: tuple[int, ...] = ()
+    """Numbers of skills to look at; all by default, of continuous ones 16 fixed draws."""
+    seeds: str | None = None
+    """How many (5: seeds 0 to 4), a range (100:105), or a list (3,7,9); all of the run by default."""
+    out: Path | None = None
+    """Folder for results; RUN/evaluation by default."""
+
+
+class Request(NamedTuple):
+    """A command resolved and checked."""
+
+    made: "Pretraining"
+    folder: Path
+    snapshot: int
+    seeds: list[int]
+    tasks: list[str]
+    vectors: "np.ndarray"
+    names: list[Any]
+    """Numbers of the skills; one empty text where there is none."""
+    episodes: int
+    out: Path
+
+
+class Evaluation(NamedTuple):
+    """Rows of the three tables."""
+
+    zero_shot: list[Row]
+    per_skill: list[Row]
+    skills: list[Row]
+
+
+def evaluate_command(command: EvaluateCommand) -> int:
+    measure(command)
+    return 0
+
+
+def measure(command: EvaluateCommand) -> Evaluation:
+    """Does what a command asks for: says it, writes it, shows it."""
+    request = resolve(command)
+    made = request.made
+    print(
+        f"{made.method} on {made.env} at {request.snapshot:,} steps · seeds {_listed(request.seeds)} × "
+        f"{counted(len(request.names), 'skill')} × {counted(request.episodes, 'episode')} · {request.out}/",
+        flush=True,
+    )
+    began = time.perf_counter()
+    measured = evaluate(request)
+    write(request, measured, time.perf_counter() - began, command_line(command))
+    show(request, measured)
+    return measured
+
+
+# --- Before the work --------------------------------------------------------------------------------------------------
+
+
+def resolve(command: EvaluateCommand) -> Request:
+    """Refuses what cannot be measured; writes nothing."""
+    from becl.commands.all import parse_seeds
+    from becl.experiments.pretraining import check_seeds, load_pretraining
+
+    made = load_pretraining(command.run)
+    if command.episodes < 1:
+        raise UserError(f"--episodes {command.episodes}: at least 1 is needed")
+    seeds = list(made.seeds if command.seeds is None else parse_seeds(command.seeds))
+    if other := [seed for seed in seeds if seed not in made.seeds]:
+        raise UserError(f"--seeds: {command.run} has no seed {other[0]}; it has {_listed(made.seeds)}")
+    check_seeds(seeds)
+    snapshot = choose_snapshot(command.run, seeds, command.snapshot)
+    tasks = choose_tasks(made.env, command.task)
+    vectors, names = choose_skills(made.method, made.run.objective.skills, command.skills)
+    out = command.out or command.run / "evaluation"
+    check_place(out)
+    return Request(made, command.run, snapshot, seeds, tasks, vectors, names, command.episodes, out)
+
+
+def choose_seed(folder: Path, seeds: Sequence[int], wanted: int | None) -> int:
+    """The seed asked for, or the first."""
+    if wanted is None:
+        return seeds[0]
+    if wanted not in seeds:
+        raise UserError(f"--seed {wanted}: {folder} has {', '.join(map(str, seeds))}")
+    return wanted
+
+
+def choose_snapshot(folder: Path, seeds: Sequence[int], wanted: int | None) -> int:
+    """The snapshot asked for, or the last that all seeds have."""
+    from becl.runs.folder import kept_snapshots
+
+    kept = [kept_snapshots(folder, seed) for seed in seeds]
+    if empty := [seed for seed, steps in zip(seeds, kept, strict=True) if not steps]:
+        raise UserError(f"{folder} has no snapshot of seed {empty[0]} yet")
+    common = sorted(set.intersection(*map(set, kept)))
+    if not common:
+        raise UserError(f"{folder} has no snapshot that all seeds share: choose one with --seeds")
+    if wanted is None:
+        return common[-1]
+    if wanted not in common:
+        raise UserError(f"--snapshot {wanted}: {folder} has {_listed(common)}")
+    return wanted
+
+
+def choose_tasks(env: str, wanted: Sequence[str]) -> list[str]:
+    from becl.measure.skills import tasks_of
+
+    allowed = tasks_of(env)
+    if tuple(wanted) == ("all",):
+        return allowed
+    if not wanted:
+        raise UserError("--task: at least one is needed, or all")
+    if not allowed:
+        raise UserError(f"--task {wanted[0]}: {env} is a maze and has no tasks")
+    if allowed == [env]:  # Somebody else's environment.
+        raise UserError(f"--task {wanted[0]}: {env} has one task, its own reward; leave it out")
+    for task in wanted:
+        if task not in allowed:
+            raise unknown(f"task of {env.partition('_')[0]}", task, [*allowed, "all"])
+    return list(dict.fromkeys(wanted))
+
+
+def choose_skills(method: str, space: "SkillSpace", wanted: Sequence[int]) -> tuple["np.ndarray", list[Any]]:
+    """Vectors of the skills asked for, or of all, and their numbers."""
+    from becl.measure.skills import skills_of
+
+    vectors = skills_of(space)
+    if not space.dim:
+        if wanted:
+            raise UserError(f"--skills {wanted[0]}: {method} has no skills")
+        return vectors, [""]
+    for skill in wanted:
+        if not 0 <= skill < len(vectors):
+            raise UserError(f"--skills {skill}: the run has skills 0 to {len(vectors) - 1}")
+        if wanted.count(skill) > 1:
+            raise UserError(f"--skills: {skill} given more than once")
+    names = list(wanted) or list(range(len(vectors)))
+    return vectors[names], names
+
+
+def check_place(out: Path) -> None:
+    """Whether a folder can be made and written in."""
+    nearest = next(place for place in (out, *out.absolute().parents) if place.exists())
+    if not nearest.is_dir():
+        raise UserError(f"cannot write in {out}: {nearest} is a file")
+    if not os.access(nearest, os.W_OK):
+        raise UserError(f"cannot write in {out}: no permission")
+
+
+def command_line(command: EvaluateCommand) -> str:
+    """The command as it could be typed."""
+    words = ["becl", "evaluate", str(command.run), "--episodes", str(command.episodes)]
+    words += [] if command.snapshot is None else ["--snapshot", str(command.snapshot)]
+    words += [] if command.task == ("all",) else ["--task", *command.task]
+    words += ["--skills", *map(str, command.skills)] if command.skills else []
+    words += [] if command.seeds is None else ["--seeds", command.seeds]
+    words += [] if command.out is None else ["--out", str(command.out)]
+    return shlex.join(words)
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+# --- The work ---------------------------------------------------------------------------------------------------------
+
+
+def evaluate(request: Request) -> Evaluation:
+    """Rolls out and measures one seed after another."""
+    from becl.experiments.pretraining import load_snapshot, snapshot_path
+    from becl.measure.skills import per_skill, rollout, sets_of, summary, zero_shot
+    from becl.runs.progress import progress
+
+    made, names = request.made, request.names
+    # All are read first: a damaged one shows before time is spent.
+    actors = [load_snapshot(made, snapshot_path(request.folder, seed, request.snapshot))[0].actor
+              for seed in request.seeds]  # fmt: skip
+    steps = len(names) * request.episodes * made.run.env.episode_length * len(sets_of(request.tasks))
+    measured = Evaluation([], [], [])
+    with progress(steps * len(actors), "steps") as shown:
+        for seed, actor in zip(request.seeds, actors, strict=True):
+            shown.note = f"seed {seed}"
+            done = rollout(
+                actor, made.env, request.vectors, request.episodes, tasks=request.tasks, advance=shown.advance
+            )
+            measured.zero_shot.extend({"seed": seed, **row} for row in zero_shot(done, names))
+            measured.per_skill.extend({"seed": seed, **row} for row in per_skill(done, made.env, names))
+            measured.skills.append({"seed": seed, **summary(done, made.env)})
+    return measured
+
+
+def write(request: Request, measured: Evaluation, seconds: float, line: str) -> None:
+    """The tables, then what they are of."""
+    import platform
+    from importlib.metadata import version
+
+    from becl.measure.skills import STARTS
+    from becl.runs.folder import write_text
+    from becl.runs.provenance import own_version
+
+    made, out = request.made, request.out
+    result = {
+        "command": line,
+        "env": made.env,
+        "method": made.method,
+        "snapshot": request.snapshot,
+        "seeds": request.seeds,
+        "skills": [name for name in request.names if name != ""],
+        "tasks": request.tasks,
+        "episodes": request.episodes,
+        "starts": STARTS,
+        "seconds": round(seconds, 1),
+        "becl": own_version(),
+        **{name: version(name) for name in ("jax", "mujoco", "numpy")},
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+    }
+    tables = {"zero-shot": measured.zero_shot, "per-skill": measured.per_skill, "skills": measured.skills}
+    about = out / f"result-{request.snapshot}.json"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        about.unlink(missing_ok=True)  # Of an earlier evaluation.
+        for name, rows in tables.items():
+            path = out / f"{name}-{request.snapshot}.csv"
+            if rows:
+                write_text(path, table_text(rows))
+            else:
+                path.unlink(missing_ok=True)  # A maze has no tasks.
+        write_text(about, json.dumps(result, indent=1) + "\n")
+    except OSError as error:
+        raise UserError(f"cannot write in {out}: {error.strerror}") from None
+
+
+def table_text(rows: list[Row]) -> str:
+    from becl.runs.folder import to_csv
+
+    columns = dict.fromkeys(name for row in rows for name in row)
+    return to_csv([{name: _short(row.get(name, "")) for name in columns} for row in rows])
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, float):
+        return "" if value != value else f"{value:.6g}"
+    return value
+
+
+HEADINGS = {
+    "seed": "seed",
+    "cells": "cells",
+    "coverage": "coverage",
+    "cells_per_skill": "cells a skill",
+    "entropy": "H(S)",
+    "mutual_information": "I(S;Z)",
+    "chance_information": "by chance",
+    "knn_accuracy": "accuracy",
+    "centroid_accuracy": "of centroids",
+    "distance": "distance",
+    "speed": "speed",
+    "length": "steps",
+    "joint_speed": "joint speed",
+    "still": "still",
+    "diverged": "diverged",
+}
+
+
+def show(request: Request, measured: Evaluation) -> None:
+    """The tables in short, on the terminal."""
+    from becl.views.maze_report import console, table
+
+    if measured.zero_shot:
+        columns = ("seed", "task", "best skill", "its return", "mean", "worst")
+        console().print(table("return of single skills, without training", columns, best_rows(measured.zero_shot)))
+    hidden = {"diverged"} if not any(row.get("diverged") for row in measured.skills) else set()
+    columns = [name for name in HEADINGS if name in measured.skills[0] and name not in hidden]
+    rows = [[_cell(row[name]) for name in columns] for row in measured.skills]
+    console().print(table("all skills together", [HEADINGS[name] for name in columns], rows))
+    print(f"tables of every skill: {request.out}/*-{request.snapshot}.csv")
+
+
+def best_rows(zero_shot: list[Row]) -> list[tuple[Any, ...]]:
+    """Best, mean and worst over skills, a row a seed and task."""
+    from becl.runs.log import readable
+
+    found: dict[tuple[Any, Any], list[Row]] = {}
+    for row in zero_shot:
+        found.setdefault((row["seed"], row["task"]), []).append(row)
+    rows = []
+    for (seed, task), group in found.items():
+        best = max(group, key=lambda row: row["return"])
+        mean = sum(row["return"] for row in group) / len(group)
+        worst = min(row["return"] for row in group)
+        error = "" if best["stderr"] != best["stderr"] else f" ±{readable(best['stderr'])}"
+        rows.append((seed, task, best["skill"], readable(best["return"]) + error, readable(mean), readable(worst)))
+    return rows
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return "" if value != value else f"{value:.2f}"
+    return str(value)

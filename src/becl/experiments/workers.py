@@ -1,0 +1,218 @@
+"""Runs a study's seeds side by side: one process a core on a CPU, one vmapped program a run on an accelerator.
+
+Small networks gain nothing from more threads, so each process keeps to one core. Only finished seeds are written, so
+stopping at any moment loses no more than the seeds in flight.
+"""
+
+import contextlib
+import functools
+import multiprocessing
+import multiprocessing.connection
+import os
+import pickle
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from becl.commands import plugins
+from becl.cores import available_cores
+from becl.errors import brief
+from becl.experiments.maze_study import Study, train_seeds, unfinished
+from becl.runs.progress import Progress, progress
+
+ONE_THREAD = {
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "JAX_PLATFORMS": "cpu",
+}
+
+
+def execute(study: Study, out: Path, workers: int | None = None) -> list[str]:
+    """Trains what is unfinished; returns a line for each run that failed."""
+    jobs = unfinished(study, out)
+    if not jobs:
+        return []
+    # For the same reason as below, with --workers 1 too. Read when the first program is compiled.
+    os.environ.setdefault("XLA_FLAGS", ONE_THREAD["XLA_FLAGS"])
+    on_cpu = _on_cpu()
+    cores = available_cores()
+    workers = workers or len(cores)
+    with progress(len(jobs) * study.cycles, "cycles") as shown:
+        # Also for a single job that is left: threads change the order of sums, and a resumed run must not notice.
+        if on_cpu and workers > 1 and not plugins.only_here(run.objective for run in study.runs.values()):
+            return _execute_processes(study, jobs, out, cores, workers, shown)
+        together = {label: [seed for job, seed in jobs if job == label] for label, _ in jobs}
+        groups = [(label, [seed]) for label, seed in jobs] if on_cpu else list(together.items())
+        return _execute_here(study, groups, out, shown)
+
+
+def _on_cpu() -> bool:
+    import jax
+
+    return jax.default_backend() == "cpu"
+
+
+def _execute_here(study: Study, groups: list[tuple[str, list[int]]], out: Path, shown: Progress) -> list[str]:
+    """One group of seeds after another in this process, the seeds of a group vmapped."""
+    failures = []
+    for label, seeds in groups:
+        for seed in seeds:
+            shown.begin(label, seed)
+        try:
+            train_seeds(study, label, seeds, out, functools.partial(shown.advance, seeds=len(seeds)))
+        except Exception as error:  # Reported at the end; other runs go on.
+            failures.append(f"{label} seeds {', '.join(map(str, seeds))}: {brief(error)}")
+        for seed in seeds:
+            shown.end(label, seed)
+    return failures
+
+
+@dataclass
+class _Worker:
+    process: Any
+    pipe: multiprocessing.connection.Connection
+    job: tuple[str, int] | None = None
+    label: str | None = None
+    alive: bool = True
+
+
+def _execute_processes(study, jobs, out, cores, workers, shown) -> list[str]:
+    context = multiprocessing.get_context("spawn")
+    waiting, failures, team = list(jobs), [], []
+    # Pinning pays when every core has its worker; otherwise the system places them better than we would.
+    pin = workers >= len(cores)
+    # Children inherit that Ctrl-C is the parent's business, also while they are still importing.
+    with _environment(ONE_THREAD), _ignore_interrupts():
+        for number in range(min(len(jobs), workers)):
+            here, there = context.Pipe()
+            core = cores[number % len(cores)] if pin else None
+            arguments = (there, plugins.loaded(), pickle.dumps(study), out, core)
+            process = context.Process(target=_work, args=arguments, daemon=True)
+            with nameless_main():
+                process.start()
+            there.close()
+            team.append(_Worker(process, here))
+    try:
+        for worker in team:
+            _give(worker, waiting, team, shown)
+        while any(worker.job for worker in team):
+            for pipe in multiprocessing.connection.wait([worker.pipe for worker in team if worker.job], timeout=1.0):
+                worker = next(worker for worker in team if worker.pipe is pipe)
+                failures += _hear(worker, shown)
+                if worker.job is None:
+                    _give(worker, waiting, team, shown)
+            shown.tick()
+        if waiting:
+            failures += [f"{label} seed {seed}: not started, no worker was left" for label, seed in waiting]
+    finally:
+        for worker in team:
+            worker.process.terminate()
+        for worker in team:
+            worker.process.join(5)
+    return failures
+
+
+def _hear(worker: _Worker, shown: Progress) -> list[str]:
+    """Takes one message of a worker; a closed pipe means the process died."""
+    assert worker.job is not None
+    label, seed = worker.job
+    try:
+        kind, value = worker.pipe.recv()
+    except (EOFError, OSError):
+        worker.process.join(5)
+        worker.job, worker.alive = None, False
+        shown.end(label, seed)
+        code = worker.process.exitcode
+        return [f"{label} seed {seed}: its process ended with exit code {code} (out of memory, or what it says above)"]
+    if kind == "cycles":
+        shown.advance(value)
+        return []
+    worker.job = None
+    shown.end(label, seed)
+    return [] if kind == "done" else [f"{label} seed {seed}: {value}"]
+
+
+def _give(worker: _Worker, waiting: list[tuple[str, int]], team: list[_Worker], shown: Progress) -> None:
+    """Hands out the next job: one the worker has compiled for, else one fewest others are busy with."""
+    if not waiting or not worker.alive:
+        return
+    busy = [other.label for other in team if other is not worker]
+    job = min(waiting, key=lambda job: (job[0] != worker.label, busy.count(job[0]), waiting.index(job)))
+    try:
+        worker.pipe.send(job)
+    except OSError:
+        worker.alive = False
+        return
+    waiting.remove(job)
+    worker.job, worker.label = job, job[0]
+    shown.begin(*job)
+
+
+@contextlib.contextmanager
+def nameless_main() -> Iterator[None]:
+    """A worker would begin by running the caller's script once more, and with it this study, where the script has no
+    guard against that; it needs nothing of it."""
+    script = sys.modules["__main__"]
+    hidden = {name: script.__dict__.pop(name) for name in ("__file__", "__spec__") if name in script.__dict__}
+    script.__spec__ = None
+    try:
+        yield
+    finally:
+        script.__dict__.update(hidden)
+
+
+def _work(pipe: Any, words: list[str], pickled: bytes, out: Path, core: int | None) -> None:
+    """A worker process: one seed after another, until its pipe closes. Plug-ins come before what is made of them."""
+    if core is not None and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {core})
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    for word in words:
+        plugins.load(word)
+    study: Study = pickle.loads(pickled)
+    # A closed pipe means that the parent is gone.
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            label, seed = pipe.recv()
+            try:
+                train_seeds(study, label, [seed], out, lambda cycles: pipe.send(("cycles", cycles)))
+            except BrokenPipeError:
+                raise
+            except Exception as error:  # Reported by the parent; other seeds go on.
+                pipe.send(("failed", brief(error)))
+            else:
+                pipe.send(("done", None))
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed must not write beside the one that goes on."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+@contextlib.contextmanager
+def _ignore_interrupts() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """Environment variables for child processes."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update({name: value for name, value in values.items() if before[name] is None})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)

@@ -1,0 +1,204 @@
+"""Which skill acts: drawn from the prior in pretraining; for a task held, swept, or regressed from its rewards.
+
+A rule is a frozen dataclass with pure methods over a state of arrays, one state a seed. `draw` gives the skills to
+switch to; `watch` sees every step of the environments and `learn` the replay; `best` is the skill that is evaluated.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from becl.envs.spec import EnvSpec
+from becl.learning.replay import Experience, Replay, ReplayState
+from becl.nn.networks import MLP, Network
+from becl.objectives.aps import regress_skill
+from becl.skills import Cube, OneHot, SkillSpace
+
+
+@runtime_checkable
+class SkillChoice(Protocol):
+    def init(self, key: PRNGKeyArray, env: EnvSpec, skills: SkillSpace) -> Any: ...
+
+    def draw(
+        self, state: Any, key: PRNGKeyArray, skills: SkillSpace, envs: int, number: Int[Array, ""]
+    ) -> Float[Array, "envs skill"]:
+        """For each environment the skill that begins with the `number`-th step, should one begin."""
+        ...
+
+    def watch(self, state: Any, step: Experience) -> Any:
+        """After a step of all environments."""
+        ...
+
+    def learn(self, state: Any, key: PRNGKeyArray, replay: Replay, kept: ReplayState, number: Int[Array, ""]) -> Any:
+        """Beside the learner's updates before the `number`-th step."""
+        ...
+
+    def best(self, state: Any, key: PRNGKeyArray, skills: SkillSpace) -> Float[Array, " skill"]:
+        """The skill to be judged by; a draw where the rule has no opinion."""
+        ...
+
+
+class Unmoved:
+    """A rule that nothing changes."""
+
+    def watch(self, state: Any, step: Experience) -> Any:
+        del step
+        return state
+
+    def learn(self, state: Any, key: PRNGKeyArray, replay: Replay, kept: ReplayState, number: Int[Array, ""]) -> Any:
+        del key, replay, kept, number
+        return state
+
+
+@dataclass(frozen=True)
+class Prior(Unmoved):
+    """Drawn anew each time."""
+
+    def init(self, key: PRNGKeyArray, env: EnvSpec, skills: SkillSpace) -> tuple[()]:
+        del key, env, skills
+        return ()
+
+    def draw(
+        self, state: tuple[()], key: PRNGKeyArray, skills: SkillSpace, envs: int, number: Int[Array, ""]
+    ) -> Float[Array, "envs skill"]:
+        del state, number
+        return skills.sample(key, envs)
+
+    def best(self, state: tuple[()], key: PRNGKeyArray, skills: SkillSpace) -> Float[Array, " skill"]:
+        del state
+        return skills.sample(key, 1)[0]
+
+
+@dataclass(frozen=True)
+class Held(Unmoved):
+    """One skill for the whole run: the state is the skill. The paper's way, drawn at random once."""
+
+    def init(self, key: PRNGKeyArray, env: EnvSpec, skills: SkillSpace) -> Float[Array, " skill"]:
+        del env
+        return skills.sample(key, 1)[0]
+
+    def draw(
+        self, state: Float[Array, " skill"], key: PRNGKeyArray, skills: SkillSpace, envs: int, number: Int[Array, ""]
+    ) -> Float[Array, "envs skill"]:
+        del key, skills, number
+        return jnp.broadcast_to(state, (envs, len(state)))
+
+    def best(self, state: Float[Array, " skill"], key: PRNGKeyArray, skills: SkillSpace) -> Float[Array, " skill"]:
+        del key, skills
+        return state
+
+
+class Sweep(NamedTuple):
+    candidates: Float[Array, "candidates skill"]
+    total: Float[Array, " candidates"]
+    """Rewards earned with each."""
+    steps: Float[Array, " candidates"]
+    """Steps taken with each."""
+
+
+@dataclass(frozen=True)
+class BestFirst:
+    """Tries skills in the first steps, then keeps the one with the highest mean reward (the CIC paper's sweep)."""
+
+    steps: int = 4000
+    """Of the sweep, all environments together."""
+
+    def init(self, key: PRNGKeyArray, env: EnvSpec, skills: SkillSpace) -> Sweep:
+        del env
+        tried = candidates(key, skills)
+        return Sweep(tried, jnp.zeros(len(tried)), jnp.zeros(len(tried)))
+
+    def draw(
+        self, state: Sweep, key: PRNGKeyArray, skills: SkillSpace, envs: int, number: Int[Array, ""]
+    ) -> Float[Array, "envs skill"]:
+        count = len(state.candidates)
+        turns = -(-count // envs)
+        length = max(1, self.steps // envs // turns)
+        turn = jnp.minimum(number // length, turns - 1)
+        trying = state.candidates[(turn * envs + jnp.arange(envs)) % count]
+        # A step longer than is counted: skills are drawn before the last step's rewards are in.
+        return jnp.where(number * envs < self.steps + envs, trying, self.best(state, key, skills))
+
+    def watch(self, state: Sweep, step: Experience) -> Sweep:
+        acted = jnp.isclose(step.skill[:, None], state.candidates).all(-1)
+        going = state.steps.sum() < self.steps
+        total = state.total + jnp.where(going, step.reward @ acted, 0.0)
+        return state._replace(total=total, steps=state.steps + jnp.where(going, acted.sum(0), 0.0))
+
+    def learn(
+        self, state: Sweep, key: PRNGKeyArray, replay: Replay, kept: ReplayState, number: Int[Array, ""]
+    ) -> Sweep:
+        del key, replay, kept, number
+        return state
+
+    def best(self, state: Sweep, key: PRNGKeyArray, skills: SkillSpace) -> Float[Array, " skill"]:
+        del key, skills
+        mean = jnp.where(state.steps > 0, state.total / jnp.maximum(state.steps, 1.0), -jnp.inf)
+        return state.candidates[jnp.argmax(mean)]
+
+
+def candidates(key: PRNGKeyArray, skills: SkillSpace, draws: int = 16) -> Float[Array, "candidates skill"]:
+    """Skills worth trying: all discrete ones; for a cube equal numbers from 0 to 1; else a spread of draws."""
+    if isinstance(skills, OneHot):
+        return jnp.eye(skills.dim)
+    if isinstance(skills, Cube):
+        return jnp.broadcast_to(jnp.linspace(0, 1, 11)[:, None], (11, skills.dim))
+    return skills.spread(key, draws)
+
+
+class Regression(NamedTuple):
+    features: MLP
+    skill: Float[Array, " skill"]
+    ready: Bool[Array, ""]
+
+
+@dataclass(frozen=True)
+class Regress:
+    """APS: the skill whose product with the features of states is nearest to the task's reward, again and again."""
+
+    after: int = 4096
+    """Steps, all environments together, before the first regression; until then skills are drawn."""
+    every: int = 5
+    """Steps of each environment between two regressions."""
+    batch: int = 4096
+    by: Literal["released", "least squares"] = "released"
+    """See `becl.objectives.aps.regress_skill`."""
+    features: Literal["fresh", "pretrained"] = "fresh"
+    """Whose: a network that nobody trained (the released code forgets to take it over), or the pretrained one."""
+    network: Network = Network()
+    """Of the features."""
+
+    def init(self, key: PRNGKeyArray, env: EnvSpec, skills: SkillSpace) -> Regression:
+        features_key, skill_key = jax.random.split(key)
+        features = self.network.init(features_key, env.obs_dim, skills.dim)
+        return Regression(features, skills.sample(skill_key, 1)[0], jnp.array(False))
+
+    def draw(
+        self, state: Regression, key: PRNGKeyArray, skills: SkillSpace, envs: int, number: Int[Array, ""]
+    ) -> Float[Array, "envs skill"]:
+        del number
+        return jnp.where(state.ready, state.skill, skills.sample(key, envs))
+
+    def watch(self, state: Regression, step: Experience) -> Regression:
+        del step
+        return state
+
+    def learn(
+        self, state: Regression, key: PRNGKeyArray, replay: Replay, kept: ReplayState, number: Int[Array, ""]
+    ) -> Regression:
+        def regress(state: Regression) -> Regression:
+            batch = replay.sample(kept, key, self.batch)
+            return state._replace(
+                skill=regress_skill(state.features(batch.obs), batch.reward, self.by), ready=jnp.array(True)
+            )
+
+        envs = kept.steps.last.shape[1]
+        due = (number * envs > self.after) & (number % self.every == 0)
+        return jax.lax.cond(due, regress, lambda state: state, state)
+
+    def best(self, state: Regression, key: PRNGKeyArray, skills: SkillSpace) -> Float[Array, " skill"]:
+        del key, skills
+        return state.skill

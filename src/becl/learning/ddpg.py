@@ -1,0 +1,267 @@
+"""DDPG as URLB runs it (Lillicrap et al. 2016; Yarats et al. 2021): the learner behind all methods on robots.
+
+With trunk features shared by both critics, clipped noise on target and policy actions, and z appended to states,
+
+    y = r + d · min(Q̄₁, Q̄₂)(s', ã'),                        ã' = π(s') + clipped noise
+    critic loss = mean (Q₁(s, a) − y)² + mean (Q₂(s, a) − y)²
+    actor loss  = − mean min(Q₁, Q₂)(s, π(s) + clipped noise)
+    Q̄ ← 0.01 · Q + 0.99 · Q̄
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from becl.envs.spec import EnvSpec
+from becl.learning.diagnostics import dormant_share, effective_rank, gradient_size, saturation
+from becl.learning.replay import Transitions
+from becl.nn.networks import (
+    Adam,
+    AdamState,
+    Linear,
+    Moments,
+    Trunk,
+    add_moments,
+    affine,
+    batch_sum,
+    coarse,
+    follow,
+    init_moments,
+    init_trunk,
+    orthogonal_layer,
+    whiten,
+    wide_weights,
+)
+from becl.objectives.protocol import Metrics
+from becl.skills import SkillSpace
+from becl.specs import added
+
+EDGE = 1e-6  # Actions stay this far inside [-1, 1].
+
+
+class Actor(eqx.Module):
+    trunk: Trunk
+    hidden: Linear
+    out: Linear
+    moments: Moments | None = None
+    """Of observations, where they are whitened."""
+
+    def __call__(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch action"]:
+        """The mean action."""
+        return self.mean(self.whitened(x))
+
+    def mean(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch action"]:
+        """The mean action where observations are whitened already."""
+        return jnp.tanh(self.layers(x)[-1])
+
+    def layers(self, x: Float[Array, "*batch in"]) -> tuple[Array, Array, Array]:
+        """What trunk and hidden layer compute, and the action before its tanh."""
+        features = self.trunk(x)
+        units = self.hidden.hidden(features)
+        return features, units, self.out(units)
+
+    def whitened(self, x: Float[Array, "*batch any"]) -> Float[Array, "*batch any"]:
+        """Observations, and whatever stands behind them as it is."""
+        if self.moments is None:
+            return x
+        moments = jax.lax.stop_gradient(self.moments)
+        seen = len(moments.total)
+        return jnp.concatenate([whiten(moments, x[..., :seen]), x[..., seen:]], -1)
+
+    def observe(self, obs: Float[Array, "*batch obs"]) -> "Actor":
+        """The same policy having seen observations (changes nothing unless it keeps moments)."""
+        if self.moments is None:
+            return self
+        return Actor(self.trunk, self.hidden, self.out, add_moments(self.moments, obs))
+
+
+class Critic(eqx.Module):
+    """Two heads on one trunk, side by side in the same arrays."""
+
+    trunk: Trunk
+    hidden: Linear
+    """From the trunk to both heads: the second half of its outputs is the second's."""
+    weight: Float[Array, "2 hidden value"]
+    bias: Float[Array, "2 value"]
+
+    def layers(self, x: Float[Array, "batch in"]) -> tuple[Array, Array]:
+        """What trunk and hidden layer compute."""
+        features = self.trunk(x)
+        return features, self.hidden.hidden(features)
+
+    def __call__(self, x: Float[Array, "batch in"]) -> Float[Array, "2 batch value"]:
+        _, features = self.layers(x)
+        if self.weight.shape[-1] == 1:
+            out = inner_product(features, self.weight.reshape(2, -1)) + self.bias.T
+            return out.T[..., None]
+        out = affine(features, jax.scipy.linalg.block_diag(*self.weight), self.bias.ravel(), exact=True)
+        return jnp.swapaxes(out.reshape(len(x), 2, -1), 0, 1)
+
+
+@jax.custom_vjp
+def inner_product(x: Float[Array, "batch both"], weight: Float[Array, "2 hidden"]) -> Float[Array, "batch 2"]:
+    """Of either half of the features and its weights."""
+    return jnp.sum(x.reshape(len(x), *weight.shape).astype(jnp.float32) * weight, -1)
+
+
+def _inner_product_backward(kept: tuple[Array, Array], g: Float[Array, "batch 2"]) -> tuple[Array, Array]:
+    x, weight = kept
+    halves = x.reshape(len(x), *weight.shape)
+    slope = batch_sum((halves * g[..., None]).reshape(len(x), -1)).reshape(weight.shape)
+    return (g[..., None] * weight).reshape(x.shape).astype(x.dtype), slope
+
+
+inner_product.defvjp(lambda x, weight: (inner_product(x, weight), (x, weight)), _inner_product_backward)
+
+
+class DDPGState(NamedTuple):
+    actor: Actor
+    critic: Critic
+    target: Critic
+    actor_opt: AdamState
+    critic_opt: AdamState
+
+
+@dataclass(frozen=True)
+class DDPG:
+    hidden: int = 1024
+    """Width of every layer."""
+    stddev: float = 0.2
+    """Of the noise on actions."""
+    noise_clip: float = 0.3
+    """Of that noise in updates; acting does not clip it."""
+    target_rate: float = 0.01
+    optimizer: Adam = Adam(1e-4)
+    critic_dim: int = 1
+    """1 for a value; n for n successor features, whose product with the skill is the value (APS)."""
+    normalize: bool = added(False)
+    """Whiten observations with running statistics of all that was learned from."""
+    action_gain: float = added(1.0)
+    """Of the actor's last layer in the beginning. URLB's 1 gives actions of moderate size; larger ones are nearer the
+    ends of their range, which is what pretraining with a small reward leads to (docs/transfer.md)."""
+
+    def init(self, key: PRNGKeyArray, env: EnvSpec, skills: SkillSpace) -> DDPGState:
+        actor_key, critic_key = jax.random.split(key)
+        state_dim = env.obs_dim + skills.dim
+        keys = jax.random.split(actor_key, 3)
+        actor = Actor(
+            init_trunk(keys[0], state_dim, self.hidden),
+            orthogonal_layer(keys[1], self.hidden, self.hidden),
+            orthogonal_layer(keys[2], self.hidden, env.action_dim, self.action_gain),
+            init_moments(env.obs_dim) if self.normalize else None,
+        )
+        critic = self.init_critic(critic_key, state_dim + env.action_dim)
+        return DDPGState(actor, critic, critic, self.optimizer.init(actor), self.optimizer.init(critic))
+
+    def init_critic(self, key: PRNGKeyArray, in_dim: int) -> Critic:
+        trunk_key, *head_keys = jax.random.split(key, 5)
+        hidden = [orthogonal_layer(key, self.hidden, self.hidden) for key in head_keys[:2]]
+        out = [orthogonal_layer(key, self.hidden, self.critic_dim) for key in head_keys[2:]]
+        return Critic(
+            init_trunk(trunk_key, in_dim, self.hidden),
+            jax.tree.map(lambda *both: jnp.concatenate(both, -1), *hidden),
+            jnp.stack([layer.weight for layer in out]),
+            jnp.stack([layer.bias for layer in out]),
+        )
+
+    def act(
+        self,
+        actor: Actor,
+        obs: Float[Array, "envs obs"],
+        skill: Float[Array, "envs skill"],
+        key: PRNGKeyArray,
+        random: Bool[Array, ""],
+    ) -> Float[Array, "envs action"]:
+        """Actions for collecting: noisy, or uniform while there is nothing learned."""
+        noise_key, random_key = jax.random.split(key)
+        mean = actor(jnp.concatenate([obs, skill], -1))
+        noisy = into_range(mean + self.stddev * jax.random.normal(noise_key, mean.shape))
+        return jnp.where(random, jax.random.uniform(random_key, mean.shape, minval=-1.0), noisy)
+
+    def best(
+        self, actor: Actor, obs: Float[Array, "envs obs"], skill: Float[Array, "envs skill"]
+    ) -> Float[Array, "envs action"]:
+        """Actions to be judged by: without noise."""
+        return actor(jnp.concatenate([obs, skill], -1))
+
+    def view(self, state: DDPGState, obs: Float[Array, "*batch obs"]) -> Float[Array, "*batch obs"]:
+        """Observations as the networks get them."""
+        return state.actor.whitened(obs)
+
+    def copies(self, state: DDPGState) -> tuple[Actor, Critic, Critic]:
+        """Of weights in actor, critic and target, for the next `update`."""
+        return wide_weights((state.actor, state.critic, state.target))
+
+    def update(
+        self,
+        state: DDPGState,
+        batch: Transitions,
+        key: PRNGKeyArray,
+        copies: tuple[Actor, Critic, Critic] | None = None,
+    ) -> tuple[DDPGState, Metrics]:
+        """Critic, then the actor with the critic just updated, then the target.
+
+        A loop hands on `copies`: weights are then rounded where they change, and not once more where they are used.
+        """
+        target_key, actor_key = jax.random.split(key)
+        old_actor, old_critic, old_target = coarse((state.actor, state.critic, state.target), copies)
+        here = state.actor.whitened(jnp.concatenate([batch.obs, batch.skill], -1))
+        there = state.actor.whitened(jnp.concatenate([batch.next_obs, batch.skill], -1))
+
+        def critic_loss(critic: Critic):
+            q = values(critic, here, batch.action, batch.skill)
+            return jnp.square(q - goal).mean(1).sum(), q[0].mean()
+
+        next_value = values(old_target, there, self._noisy(old_actor.mean(there), target_key), batch.skill).min(0)
+        goal = batch.reward + batch.discount * next_value
+        (loss, q), grads = jax.value_and_grad(critic_loss, has_aux=True)(old_critic)
+        critic, critic_opt = self.optimizer.update(state.critic, grads, state.critic_opt)
+        new_critic = coarse(critic)
+
+        def actor_loss(actor: Actor):
+            return -values(new_critic, here, self._noisy(actor.mean(here), actor_key), batch.skill).min(0).mean()
+
+        policy_loss, grads = jax.value_and_grad(actor_loss)(old_actor)
+        actor, actor_opt = self.optimizer.update(state.actor, grads, state.actor_opt)
+        target = follow(state.target, critic, self.target_rate)
+        metrics = {"critic_loss": loss, "actor_loss": policy_loss, "q": q, "goal": goal.mean()}
+        return DDPGState(actor.observe(batch.obs), critic, target, actor_opt, critic_opt), metrics
+
+    def diagnose(self, state: DDPGState, batch: Transitions) -> Metrics:
+        """Whether the networks can still learn, seen on a batch of states: see `becl.learning.diagnostics`."""
+        here = state.actor.whitened(jnp.concatenate([batch.obs, batch.skill], -1))
+        features, units, before_tanh = state.actor.layers(here)
+        critic_features, critic_units = state.critic.layers(jnp.concatenate([here, batch.action], -1))
+        gradient, idle = gradient_size(self.optimizer, state.actor_opt)
+        return {
+            "saturation": saturation(jnp.tanh(before_tanh)),
+            "before_tanh": before_tanh.std(),
+            "actor_dormant": dormant_share(units),
+            "actor_rank": effective_rank(features),
+            "critic_dormant": dormant_share(critic_units),
+            "critic_rank": effective_rank(critic_features),
+            "actor_gradient": gradient,
+            "actor_idle": idle,
+        }
+
+    def _noisy(self, mean: Float[Array, "batch action"], key: PRNGKeyArray) -> Float[Array, "batch action"]:
+        noise = self.stddev * jax.random.normal(key, mean.shape)
+        return into_range(mean + jnp.clip(noise, -self.noise_clip, self.noise_clip))
+
+
+def into_range(action: Float[Array, "*batch action"]) -> Float[Array, "*batch action"]:
+    """Actions clamped into range, with a gradient that does not notice."""
+    clamped = jnp.clip(action, -1 + EDGE, 1 - EDGE)
+    return action + jax.lax.stop_gradient(clamped - action)
+
+
+def values(
+    critic: Critic, state: Float[Array, "batch s"], action: Float[Array, "batch a"], skill: Float[Array, "batch z"]
+) -> Float[Array, "2 batch"]:
+    """Both critics' values; of successor features, their product with the skill."""
+    out = critic(jnp.concatenate([state, action], -1))
+    return out[..., 0] if out.shape[-1] == 1 else jnp.sum(out * skill, -1)

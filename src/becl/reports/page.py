@@ -1,0 +1,172 @@
+"""`becl report`: from folders of runs to tables, figures and one page that can be sent on.
+
+Reads what `becl finetune`, `becl pretrain` and `becl evaluate` left behind and nothing else. Runs of one configuration
+are merged whatever folder they lie in; different configurations never are. What cannot be read is left out, and the
+page says so. Under --out:
+
+    index.html     the page, with all figures inside
+    figures/       the same figures as PNG and SVG
+    tables/        what is drawn and tabulated, as CSV
+"""
+
+import base64
+import datetime
+import os
+import platform
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from becl.errors import UserError
+from becl.reports.runs import Found, all_tasks, collect, domain_of, listed, pretty_method
+from becl.runs.progress import counted
+from becl.runs.provenance import COMMAND, own_version
+
+if TYPE_CHECKING:
+    from becl.reports.sections import Cell, Section
+
+
+@dataclass(frozen=True)
+class ReportCommand:
+    """Compare finished runs: tables, figures and a page that opens anywhere, from folders alone."""
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Folders of `becl finetune`, or folders that contain some; those of `becl pretrain` add their skills."""
+    out: Path = Path("report")
+    """Folder for the page, figures and tables."""
+    resamples: int = 50_000
+    """Of the bootstrap, behind every 95 % interval."""
+    markdown: Path | None = None
+    """Also write text and tables to this Markdown file, with links to the figures in --out."""
+
+
+def report_command(command: ReportCommand) -> int:
+    from becl.commands.all import check_writable
+
+    if not command.runs:
+        raise UserError("no runs to report: name folders of becl finetune, or a folder that contains them")
+    if command.resamples < 1:
+        raise UserError(f"--resamples {command.resamples}: at least 1 is needed")
+    if command.out.exists() and not command.out.is_dir():
+        raise UserError(f"{command.out} is a file; choose another --out")
+    if command.markdown is not None and (command.markdown.suffix != ".md" or command.markdown.is_dir()):
+        raise UserError(f"--markdown {command.markdown}: expected a file that ends in .md")
+    found = collect(command.runs)
+    if not found.configurations and not found.pretrainings:
+        first, *others = found.left_out
+        more = f" (and {len(others)} more)" if others else ""
+        raise UserError(f"nothing to report: {first.what}: {first.why}{more}")
+    check_writable(command.out)
+    if command.markdown is not None:
+        check_writable(command.markdown.parent)
+    from becl.reports.sections import build  # Loads matplotlib, which mistakes above need not wait for.
+
+    sections = build(found, command.resamples)
+    write_report(found, sections, command)
+    print_summary(found, sections)
+    print(command.out / "index.html")
+    return 0
+
+
+def write_report(found: Found, sections: Sequence["Section"], command: ReportCommand) -> None:
+    """All files, the page last."""
+    from becl.reports.markdown import to_markdown
+    from becl.runs.folder import to_csv, write_text
+    from becl.views import figures
+
+    out = command.out
+    try:
+        (out / "tables").mkdir(exist_ok=True)
+        images = {}
+        for section in sections:
+            for name, rows in section.data.items():
+                write_text(out / "tables" / f"{name}.csv", to_csv(rows))
+            for picture in section.pictures:
+                _, svg = figures.save(picture.figure, out / "figures" / picture.name)
+                images[picture.name] = "data:image/svg+xml;base64," + base64.b64encode(svg.read_bytes()).decode()
+        write_text(out / "index.html", render(found, sections, images, command))
+        if command.markdown is not None:
+            places = os.path.relpath(out / "figures", command.markdown.parent)
+            made = f"Made by `{command_text(command)}`."
+            write_text(command.markdown, to_markdown(page_title(found), sections, found.warnings, places, made))
+    except OSError as error:
+        raise UserError(f"cannot write in {out}: {error.strerror}") from None
+
+
+def render(found: Found, sections: Sequence["Section"], images: Mapping[str, str], command: ReportCommand) -> str:
+    """The page: one file, nothing in it comes from a network."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("becl"), autoescape=True, trim_blocks=True, lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )  # fmt: skip
+    configurations = found.configurations
+    versions = {"becl": own_version() or "not installed", "python": platform.python_version()}
+    versions |= {name: version(name) for name in ("numpy", "matplotlib")}
+    facts = {
+        "method": len({one.method for one in configurations}),
+        "configuration": len(configurations),
+        "task": len(all_tasks(configurations)),
+        "run": sum(len(seeds) for one in configurations for seeds in one.outcomes.values()),
+        "pretraining folder": len(found.pretrainings),
+    }
+    return environment.get_template("report.html").render(
+        title=page_title(found),
+        sections=sections,
+        images=images,
+        warnings=found.warnings,
+        facts={name: count for name, count in facts.items() if count},
+        left_out=len(found.left_out),
+        command=command_text(command),
+        date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        versions=versions,
+    )
+
+
+def command_text(command: ReportCommand) -> str:
+    return COMMAND.get() or shlex.join(["becl", "report", *map(str, command.runs), "--out", str(command.out)])
+
+
+def page_title(found: Found) -> str:
+    pretrained = [one.config for one in found.pretrainings]
+    methods = [one.method for one in found.configurations] or [config["method"] for config in pretrained]
+    names = list(dict.fromkeys(map(pretty_method, methods)))
+    tasks = all_tasks(found.configurations)
+    places = listed(list(dict.fromkeys([*map(domain_of, tasks), *(config["env"] for config in pretrained)])))
+    who = ", ".join(names) if len(names) <= 4 else f"{len(names)} methods"
+    return f"{who} on {counted(len(tasks), 'task')} of {places}" if tasks else f"{who} on {places}"
+
+
+MOST_ON_TERMINAL = 6  # Columns beside each other.
+ON_TERMINAL = {"tasks": 10_000, "aggregates": 3}  # Tables, and how many of their columns.
+CAUTION = "help"  # The section whose reasons for caution are said on the terminal too.
+
+
+def print_summary(found: Found, sections: Sequence["Section"]) -> None:
+    """The two main tables, and every reason for caution, on the terminal."""
+    from rich.markup import escape
+
+    from becl.views.maze_report import console, table
+
+    def text(cell: "Cell") -> str:
+        return f"[bold]{escape(cell.text)}[/bold]" if cell.bold else escape(cell.text)
+
+    shown = console()
+    for one in (made for section in sections for made in section.tables if made.name in ON_TERMINAL):
+        last = min(len(one.head), 1 + ON_TERMINAL[one.name])
+        for first in range(1, last, MOST_ON_TERMINAL):
+            columns = [0, *range(first, min(first + MOST_ON_TERMINAL, last))]
+            rows = [[text(row[column]) for column in columns] for row in one.rows]
+            shown.print(table(one.caption, [escape(one.head[column].text) for column in columns], rows))
+    for note in (note for section in sections if section.name == CAUTION for note in section.notes):
+        shown.print(f"caution: {escape(note)}")
+    for warning in found.warnings:
+        shown.print(f"warning: {escape(warning)}")
+    for one in found.left_out:
+        shown.print(f"left out: {escape(one.what)}: {escape(one.why)}")

@@ -1,0 +1,171 @@
+"""What a run of the off-policy loop writes while it goes on: rows of metrics.csv and TensorBoard events."""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from becl.measure.coverage import Coverage
+from becl.objectives.protocol import Metrics
+from becl.runs.events import EventWriter, cut
+from becl.runs.folder import folder_name, to_csv
+
+
+class Log:
+    """Means of metrics over intervals, a row a lane. Waits for the device only when it writes."""
+
+    def __init__(
+        self,
+        out: Path,
+        lanes: Sequence[dict[str, Any]],
+        envs: int,
+        every: int,
+        coverage: Coverage | None = None,
+        resume: tuple[dict[str, np.ndarray], dict[str, Any]] | None = None,
+    ):
+        """`lanes` say what tells a row from the others of its step, for example {"seed": 3}. With `resume`, what
+        `get_state` gave, rows written later are cut off."""
+        self.note = ""
+        self.rows: list[dict[str, Any]] = []
+        """Written last."""
+        self._lanes, self._every = lanes, every
+        self._coverage = coverage
+        self._sums: dict[str, jax.Array] | None = None
+        self._count = 0
+        self._returns = np.zeros((len(lanes), envs))
+        self._ended: list[list[float]] = [[] for _ in lanes]
+        self._next = every
+        self._time = time.perf_counter()
+        self._step = 0
+        self._columns: list[str] = []
+        folders = [out / "tensorboard" / lane_name(lane) for lane in lanes]
+        if resume is None:
+            self._csv = (out / "metrics.csv").open("w")
+            for old in (path for folder in folders for path in folder.glob("events.out.tfevents.*")):
+                old.unlink()  # Of a run that left no checkpoint.
+            self._events = [EventWriter(folder) for folder in folders]
+        else:
+            arrays, about = resume
+            self._csv = (out / "metrics.csv").open("r+")
+            cut(self._csv, about["position"])
+            positions = about["events"]
+            self._events = [EventWriter(f, (name, size)) for f, (name, size) in zip(folders, positions, strict=True)]
+            sums = {
+                name.removeprefix("sums."): jnp.asarray(a) for name, a in arrays.items() if name.startswith("sums.")
+            }
+            self._sums = sums or None
+            self._returns[:] = arrays["returns"]
+            if coverage is not None:
+                coverage.visited[:], coverage.visited_recently[:] = arrays["visited"], arrays["visited_recently"]
+            self.note, self._count, self._columns = str(about["note"]), int(about["count"]), list(about["columns"])
+            self._ended = [list(map(float, ended)) for ended, _ in zip(about["ended"], lanes, strict=True)]
+            self._next, self._step = int(about["next"]), int(about["step"])
+            self._time -= float(about["since"])
+
+    def get_state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Arrays and JSON values: all that the next rows depend on, and where the files end, flushed to the disk."""
+        os.fsync(self._csv.fileno())
+        for events in self._events:
+            events.flush()
+        arrays = {f"sums.{name}": np.array(value) for name, value in (self._sums or {}).items()}
+        arrays["returns"] = self._returns.copy()
+        if self._coverage is not None:
+            arrays |= {
+                "visited": self._coverage.visited.copy(),
+                "visited_recently": self._coverage.visited_recently.copy(),
+            }
+        return arrays, {
+            "position": self._csv.tell(),
+            "events": [events.position for events in self._events],
+            "note": self.note,
+            "count": self._count,
+            "ended": [list(map(float, ended)) for ended in self._ended],
+            "next": self._next,
+            "step": self._step,
+            "columns": self._columns,
+            "since": time.perf_counter() - self._time,
+        }
+
+    def add(self, metrics: dict[str, jax.Array] | None, outcome: Any) -> None:
+        if metrics is not None:
+            self._sums = metrics if self._sums is None else _add(self._sums, metrics)
+            self._count += 1
+        if self._coverage is not None:
+            self._coverage.add(outcome.next_obs)
+            if outcome.truncated.any():
+                self._coverage.add(outcome.obs)  # Starts of episodes count too.
+        self._returns += outcome.reward.reshape(self._returns.shape)
+        for lane, env in np.argwhere(outcome.truncated.reshape(self._returns.shape)):
+            self._ended[lane].append(self._returns[lane, env])
+            self._returns[lane, env] = 0.0
+
+    def due(self, step: int) -> bool:
+        return step >= self._next
+
+    def write(self, step: int, diagnose: Callable[[], Metrics] = dict) -> list[int]:
+        """A row of every lane, with what `diagnose` says of its networks; the numbers of those whose metrics are no
+        numbers."""
+        os.stat(self._csv.name)  # One that was removed could still be written to.
+        means = {name: np.asarray(value) / self._count for name, value in (self._sums or {}).items()}
+        # Of networks that have learned something; and only where the run has these columns (it may be an older one).
+        wanted = means and (not self._columns or "saturation" in self._columns)
+        diagnosis = {name: np.asarray(value) for name, value in diagnose().items()} if wanted else {}
+        now = time.perf_counter()
+        rate = (step - self._step) * len(self._lanes) / (now - self._time)
+        visited = self._coverage.columns() if self._coverage is not None else {}
+        rows = []
+        for i, lane in enumerate(self._lanes):
+            row = {"step": step, **lane, "steps_per_second": rate}
+            row |= {name: value[i] for name, value in visited.items()}
+            row["return"] = float(np.mean(self._ended[i])) if self._ended[i] else float("nan")
+            rows.append(row | {name: float(value[i]) for name, value in (means | diagnosis).items()})
+        skipped = {"step", *(name for lane in self._lanes for name in lane)}
+        for row, events in zip(rows, self._events, strict=True):
+            events.scalars(step, {name: float(value) for name, value in row.items() if name not in skipped})
+        if means:
+            # Before the first update there are no losses, and a table has one set of columns.
+            text = to_csv([{k: short(v) for k, v in row.items()} for row in rows], header=not self._columns)
+            self._columns = list(rows[0])
+            self._csv.write(text)
+            self._csv.flush()
+            self.rows = rows
+            losses = ", ".join(f"{name} {value.mean():.3g}" for name, value in means.items() if name.endswith("loss"))
+            self.note = f"reward {means['reward'].mean():.3g}, {losses}"
+        if self._coverage is not None:
+            self._coverage.forget()
+        self._sums, self._count, self._step, self._time = None, 0, step, now
+        self._ended = [[] for _ in self._lanes]
+        self._next = (step // self._every + 1) * self._every
+        return [i for i in range(len(self._lanes)) if not all(np.isfinite(value[i]) for value in means.values())]
+
+    def close(self) -> None:
+        self._csv.close()
+        for events in self._events:
+            events.close()
+
+
+def lane_name(lane: dict[str, Any]) -> str:
+    """A lane as a folder's name: walker_run-seed-3."""
+    words = (str(value) if name == "task" else f"{name}-{value}" for name, value in lane.items() if value != "")
+    return folder_name(*words)
+
+
+@jax.jit
+def _add(sums: dict[str, jax.Array], new: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    return jax.tree.map(jnp.add, sums, new)
+
+
+def readable(value: float) -> str:
+    """A return with as many digits as say something: 812, 14.6, -1.31."""
+    return f"{value:.{0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2}f}"
+
+
+def short(value: Any) -> Any:
+    if isinstance(value, float):
+        return "" if np.isnan(value) else f"{value:.6g}"
+    return value

@@ -1,0 +1,197 @@
+"""One job of a sweep, and what others can know of it. All of that is files in the sweep's folder:
+
+    jobs/NAME/log.txt          what the command printed, in every try
+    jobs/NAME/status.json      how far it is: renewed every two seconds while it runs
+    jobs/NAME/attempts.jsonl   a line a try: how long it took, how it ended, and why
+
+Imports nothing heavy: a job's environment must be set before JAX is loaded.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+BEAT = 2.0  # Seconds between two renewals of the status.
+SILENT = 15.0  # Seconds after which a process that does not renew it is taken for dead.
+PATIENCE = 120.0  # Seconds that a job waits for the process that had it before.
+STOPPED = 130
+LOST = -1  # The code of a job whose process is gone.
+
+
+class Order(NamedTuple):
+    """All that a process needs to know to run a job."""
+
+    name: str
+    words: list[str]
+    out: str
+    """The sweep's folder."""
+    home: str
+    """The working directory, from which the folder is seen."""
+    locks: list[str]
+    """Of the run itself."""
+    environment: dict[str, str]
+    """Variables, where they are not set."""
+
+
+class Ended(NamedTuple):
+    code: int
+    why: str = ""
+
+
+def job_folder(out: Path, name: str) -> Path:
+    return out / "jobs" / name.replace("/", "-")
+
+
+def run_job(order: Order) -> Ended:
+    """Runs a job's command in this process."""
+    for name, value in order.environment.items():
+        os.environ.setdefault(name, value)
+    try:
+        if order.home != os.getcwd():
+            os.chdir(order.home)
+    except OSError as error:
+        where = f"{order.home} on {socket.gethostname()}: {error.strerror}"
+        return Ended(1, f"{where}; all machines of a sweep must see its folder")
+    from becl.errors import UserError
+    from becl.runs.lock import forget_foreign
+
+    folder, began = job_folder(Path(order.out), order.name), time.time()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with owned(folder), (folder / "log.txt").open("a", buffering=1) as log:
+            for path in order.locks:
+                forget_foreign(Path(path))
+            ended = obey(order.words, folder, log)
+            note_attempt(folder, began, ended)
+            return ended
+    except UserError as error:
+        ended = Ended(1, str(error))
+    except OSError as error:
+        ended = Ended(1, f"cannot write in {folder}: {error.strerror}")
+    note_attempt(folder, began, ended)
+    return ended
+
+
+def obey(words: list[str], folder: Path, log: Any) -> Ended:
+    import shlex
+
+    where = f"{socket.gethostname()}, process {os.getpid()}"
+    print(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')}, {where}: {shlex.join(['becl', *words])}", file=log)
+    with contextlib.redirect_stdout(log), contextlib.redirect_stderr(log), heartbeat(folder):
+        try:
+            from becl.commands.cli import main
+
+            code = main(words)
+        except Exception:
+            traceback.print_exc(file=log)
+            code = 1
+    return Ended(code, last_line(folder / "log.txt") if code else "")
+
+
+def last_line(path: Path) -> str:
+    """What a command said last: why it failed."""
+    with contextlib.suppress(OSError):
+        lines = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
+        return lines[-1].removeprefix("becl: ").removeprefix("failed: ") if lines else ""
+    return ""
+
+
+@contextlib.contextmanager
+def owned(folder: Path) -> Iterator[None]:
+    """Holds a job's folder; waits for a process that still has it, but not for one that is dead."""
+    from becl.errors import UserError
+    from becl.runs.lock import forget_foreign, locked
+
+    began = time.monotonic()
+    changed, beat = began, None
+    with contextlib.ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(locked(folder))
+                break
+            except UserError:
+                now = time.monotonic()
+                if beat != (beat := modified(folder / "status.json")):
+                    changed = now
+                if now - changed > SILENT:
+                    forget_foreign(folder / "lock")
+                if now - began > PATIENCE:
+                    raise
+                time.sleep(0.2)
+        yield
+
+
+def modified(path: Path) -> int | None:
+    with contextlib.suppress(OSError):
+        return path.stat().st_mtime_ns
+    return None
+
+
+@contextlib.contextmanager
+def heartbeat(folder: Path) -> Iterator[None]:
+    """Renews the status while a job runs; a full disk is no reason to stop."""
+    from becl.runs.progress import Progress, watching
+
+    path, over = folder / "status.json", threading.Event()
+    began, shown = time.time(), None
+
+    def watch(progress: Progress) -> None:
+        nonlocal shown
+        shown = progress
+
+    def renew() -> None:
+        while True:
+            facts: dict[str, Any] = {"pid": os.getpid(), "host": socket.gethostname(), "began": began}
+            if shown is not None:
+                facts |= {"done": shown.done, "total": shown.total, "unit": shown.unit, "rate": round(shown.rate, 2)}
+            with contextlib.suppress(OSError):
+                part = path.with_suffix(".part")
+                part.write_text(json.dumps(facts))
+                part.replace(path)
+            if over.wait(BEAT):
+                return
+
+    thread = threading.Thread(target=renew, daemon=True)
+    thread.start()
+    try:
+        with watching(watch):
+            yield
+    finally:
+        over.set()
+        thread.join()
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def read_status(folder: Path) -> tuple[Mapping[str, Any], bool]:
+    """What the last process to run a job said of it, and whether it is alive."""
+    path = folder / "status.json"
+    try:
+        facts = json.loads(path.read_text())
+        return facts, time.time() - path.stat().st_mtime < SILENT
+    except (OSError, ValueError):
+        return {}, False
+
+
+def note_attempt(folder: Path, began: float, ended: Ended) -> None:
+    """Keeps how a try at a job went; where that cannot be written, it is lost."""
+    row = {"began": began, "seconds": round(time.time() - began, 2), "host": socket.gethostname(), **ended._asdict()}
+    with contextlib.suppress(OSError), (folder / "attempts.jsonl").open("a") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def read_attempts(folder: Path) -> list[dict[str, Any]]:
+    """All tries at a job, the last one last."""
+    rows = []
+    with contextlib.suppress(OSError):
+        for line in (folder / "attempts.jsonl").read_text().splitlines():
+            with contextlib.suppress(ValueError):  # A machine may have ended within a line.
+                rows.append(json.loads(line))
+    return rows

@@ -1,0 +1,459 @@
+"""What a sweep has to do: jobs, each a command of becl that anyone could type, made from a file's grid.
+
+Runs that share a compiled program, that is differ only in seeds or tasks, are grouped into one job. Once a job is
+planned it stays as it is, whatever machine the sweep goes on with: jobs are kept in the sweep's folder.
+"""
+
+import dataclasses
+import functools
+import json
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from becl.errors import UserError, unknown
+from becl.runs.folder import folder_name, write_text
+from becl.sweeps.file import Block, Sweep, to_words
+
+Stage = Literal["pretrain", "finetune", "maze", "figures", "report"]
+OUT = "{out}"  # In words, for the sweep's folder.
+SHARE = 0.7  # Of a device's memory that is planned with: programs need some too.
+# Together on an accelerator: more were not faster (docs/pretraining.md). A CPU gains little beyond one compilation.
+TOGETHER: dict[str, tuple[int, int]] = {"pretrain": (8, 4), "finetune": (32, 8), "maze": (16, 1)}
+
+
+class Device(NamedTuple):
+    """What jobs run on."""
+
+    kind: str
+    memory: int
+    accelerator: bool
+
+
+class Cell(NamedTuple):
+    """Runs that share a compiled program."""
+
+    name: str
+    stage: Stage
+    env: str
+    method: str
+    words: tuple[str, ...]
+    """The command less seeds, tasks and folders."""
+    seeds: tuple[int, ...]
+    tasks: tuple[str, ...]
+    made: Any
+    """The resolved run of the first seed; a study's with all."""
+    source: str | None
+    """Cell of the pretraining."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A command of becl, and where it stands among others."""
+
+    name: str
+    stage: Stage
+    words: tuple[str, ...]
+    cell: str = ""
+    seeds: tuple[int, ...] = ()
+    tasks: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    """Jobs that come before."""
+    proofs: tuple[str, ...] = ()
+    """Files in the sweep's folder that are there when it is done."""
+    runs: int = 0
+    work: int = 0
+    """Environment steps of all runs together; in a maze study cycles."""
+    method: str = ""
+    env: str = ""
+
+    @property
+    def last(self) -> bool:
+        """Whether it comes when all that it needs has ended, however, and again when there is more."""
+        return self.stage in ("figures", "report")
+
+    def command(self, out: Path) -> list[str]:
+        return [word.replace(OUT, str(out)) for word in self.words]
+
+    def done(self, out: Path, before: Sequence["Job"] = ()) -> bool:
+        """Whether its files are there; of one that comes last also whether they are newer than what they tell of."""
+        try:
+            made = [(out / proof).stat().st_mtime_ns for proof in self.proofs]
+            if not self.last:
+                return True
+            told = [path.stat().st_mtime_ns for job in before for path in job.results(out) if path.exists()]
+        except OSError:
+            return False
+        return min(made) >= max(told, default=0)
+
+    def results(self, out: Path) -> list[Path]:
+        return [out / proof for proof in self.proofs]
+
+
+class Plan(NamedTuple):
+    jobs: tuple[Job, ...]
+    cells: dict[str, Cell]
+
+    def before(self, job: Job) -> list[Job]:
+        return [other for other in self.jobs if other.name in job.needs]
+
+
+# --- From the file to cells -------------------------------------------------------------------------------------------
+
+
+def cells_of(sweep: Sweep) -> dict[str, Cell]:
+    """The grid, every cell of it checked as its command would."""
+    cells: dict[str, Cell] = {}
+
+    def add(cell: Cell, block: Block) -> None:
+        if cell.name in cells:
+            raise block.wrong(f'two runs are both called {cell.name}: give a block a name = "..." of its own')
+        cells[cell.name] = cell
+
+    for block in sweep.of("pretrain"):
+        for cell in pretrain_cells(block):
+            add(cell, block)
+    pretrained = [cell for cell in cells.values() if cell.stage == "pretrain"]
+    for block in sweep.of("finetune"):
+        found = list(finetune_cells(block, pretrained))
+        if not found:
+            raise block.wrong("an empty grid: nothing that is pretrained fits its methods and domains")
+        for cell in found:
+            add(cell, block)
+    for block in sweep.of("maze"):
+        for cell in maze_cells(block):
+            add(cell, block)
+    return cells
+
+
+def named(stage: Stage, *words: str) -> str:
+    return f"{stage}/{folder_name(*(word for word in words if word))}"
+
+
+def pretrain_cells(block: Block) -> Iterator[Cell]:
+    from becl.commands.all import PretrainCommand, pretraining_of
+    from becl.commands.cli import parse_options
+
+    domains, methods, seeds = block.names("domains"), block.names("methods", ["becl"]), block.seeds
+    if not domains:
+        raise block.wrong("an empty grid: domains = [...] is missing")
+    for domain in domains:
+        for method in methods:
+            for label, options in block.variants():
+                words = [domain, "--method", method, *to_words(options)]
+                try:
+                    made = pretraining_of(parse_options(PretrainCommand, "pretrain", words))
+                except UserError as error:
+                    raise block.wrong(error) from None
+                name = named("pretrain", domain, method, block.values.get("name", ""), label)
+                yield Cell(name, "pretrain", domain, method, tuple(words), seeds, (), made, None)
+
+
+FROM_NOTHING = "ddpg"
+"""The method that is not pretrained: it learns tasks from scratch."""
+PRETRAINED_ONLY = ("snapshot", "skill", "transfer")
+SCRATCH_TOO = ("hidden", "envs", "precision")
+
+
+def finetune_cells(block: Block, pretrained: Iterable[Cell]) -> Iterator[Cell]:
+    """Every task of every pretraining that the block is about."""
+    from becl.commands.all import FinetuneCommand, PretrainCommand, finetuning_of
+    from becl.commands.cli import parse_options
+
+    sources = list(pretrained)
+    methods, domains = block.names("methods"), block.names("domains")
+    for kind, names, known in (
+        ("method", methods, [cell.method for cell in sources]),
+        ("domain", domains, [cell.env for cell in sources]),
+    ):
+        for name in names:
+            if name not in known:
+                raise block.wrong(unknown(f"pretrained {kind}", name, dict.fromkeys(known)), kind + "s")
+    seen, used = set(), set()
+    for source in sources:
+        if (methods and source.method not in methods) or (domains and source.env not in domains):
+            continue
+        scratch = source.method == FROM_NOTHING
+        tasks = tasks_of(block, source.env)
+        used.update(tasks)
+        if not tasks:
+            continue
+        for label, options in block.variants(PRETRAINED_ONLY if scratch else ()):
+            if scratch:
+                options = scratch_options(parse_options(PretrainCommand, "pretrain", source.words), options)
+            words = ["--scratch", *to_words(options)] if scratch else to_words(options)
+            folder = [] if scratch else [f"{OUT}/{source.name}"]
+            name = named("finetune", source.name.partition("/")[2], block.values.get("name", ""), label)
+            same = (source.env, source.seeds, *words)
+            if scratch and same in seen:  # What sets their pretraining apart is of no concern here.
+                continue
+            seen.add(same)
+            try:
+                command = parse_options(FinetuneCommand, "finetune", [*folder, "--task", *tasks, *words])
+                made = finetuning_of(command, None if scratch else source.made)
+            except UserError as error:
+                raise block.wrong(str(error).replace(f"{OUT}/", "")) from None
+            yield Cell(name, "finetune", source.env, source.method, tuple(words), source.seeds, tasks, made,
+                       None if scratch else source.name)  # fmt: skip
+    if used and (other := [task for task in block.names("tasks") if task not in {*used, "all"}]):
+        raise block.wrong(f"tasks: {other[0]} is of no domain that the block is about", "tasks")
+
+
+def scratch_options(given: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """Options of a run from scratch, with those of the block that pretrains the others which they inherit too."""
+    from becl.learning.offpolicy import OffPolicy
+
+    loop = {field.name for field in dataclasses.fields(OffPolicy)}
+    settings = [setting for setting in given.set if setting.partition("=")[0].partition(".")[0] in loop]
+    settings = [setting for setting in settings if not setting.startswith("replay.capacity=")]
+    settings += ["learner.normalize=true"] if given.normalize_obs else []
+    settings += options.get("set", [])
+    own = {name: getattr(given, name) for name in SCRATCH_TOO if getattr(given, name) is not None}
+    last = {setting.partition("=")[0]: setting for setting in settings}
+    return own | options | ({"set": list(last.values())} if last else {})
+
+
+def tasks_of(block: Block, domain: str) -> tuple[str, ...]:
+    """Those of the block that a domain has; `all` are all of them."""
+    from becl import envs
+    from becl.envs import maze
+    from becl.envs.external import is_foreign
+
+    tasks = block.names("tasks", ["all"])
+    if "all" in tasks and len(tasks) > 1:
+        raise block.wrong("tasks: all, or some by name", "tasks")
+    if is_foreign(domain):
+        return (domain,) if tasks == ("all",) or domain in tasks else ()
+    if domain in maze.names():
+        raise block.wrong(f"{domain} is a maze: it has no tasks to finetune on")
+    for task in tasks:
+        if task != "all" and task not in envs.names() and not is_foreign(task):
+            raise block.wrong(unknown("task", task, ["all", *envs.names()]), "tasks")
+    own = [name for name in envs.names() if name.startswith(domain.partition("_")[0] + "_")]
+    found = tuple(own) if tasks == ("all",) else tuple(task for task in tasks if task in own)
+    if not found:
+        raise block.wrong(f"tasks: {domain} has none of {', '.join(tasks)}; its own: {', '.join(own)}", "tasks")
+    return found
+
+
+def maze_cells(block: Block) -> Iterator[Cell]:
+    from becl.commands.all import MazeCommand, study_of
+    from becl.commands.cli import parse_options
+
+    methods, seeds = block.names("methods"), block.seeds
+    for label, options in block.variants():
+        words = [*(["--methods", *methods] if methods else []), *to_words(options)]
+        try:
+            study = study_of(parse_options(MazeCommand, "maze", words))
+        except UserError as error:
+            raise block.wrong(error) from None
+        name = named("maze", options.get("study", "comparison"), block.values.get("name", ""), label)
+        yield Cell(name, "maze", "maze", study.kind, tuple(words), seeds, (), study, None)
+
+
+# --- From cells to jobs -----------------------------------------------------------------------------------------------
+
+
+def make_plan(
+    sweep: Sweep, cells: dict[str, Cell], device: Device, group: int | None, recorded: Sequence[Job] = ()
+) -> Plan:
+    """All jobs: those that are planned already, then what else the grid has."""
+    jobs: list[Job] = []
+    names = {job.name for job in recorded}
+    for cell in cells.values():
+        most = together(cell, device, group)
+        known = [job for job in recorded if job.cell == cell.name]
+        jobs += known
+        if cell.stage == "finetune" and cell.source is not None:
+            for source in [job for job in jobs if job.cell == cell.source]:
+                jobs += finetune_jobs(cell, source.seeds, source, known, most, names)
+        elif cell.stage == "finetune":
+            jobs += finetune_jobs(cell, cell.seeds, None, known, most, names)
+        elif cell.method != FROM_NOTHING:
+            seeds = [seed for seed in cell.seeds if not any(seed in job.seeds for job in known)]
+            jobs += [seeds_job(cell, chunk, names) for chunk in chunks(seeds, most)]
+    jobs += [figures_job(cell, jobs) for cell in cells.values() if cell.stage == "maze"]
+    trained = [job.name for job in jobs if job.stage in ("pretrain", "finetune")]
+    if trained:
+        places = sorted({f"{OUT}/{job.stage}" for job in jobs if job.name in trained})
+        words = ("report", *places, "--out", f"{OUT}/report")
+        jobs.append(Job("report", "report", words, needs=tuple(trained), proofs=("report/index.html",)))
+    if not jobs:
+        raise UserError(
+            f"{sweep.lines.name}: an empty grid: {FROM_NOTHING} is not pretrained, and nothing is finetuned"
+        )
+    return Plan(tuple(jobs), cells)
+
+
+def check_recorded(cells: dict[str, Cell], recorded: Sequence[Job], out: Path) -> None:
+    """Jobs that were planned must have their place in the grid as it is now, which may have more."""
+
+    def other(what: str) -> UserError:
+        return UserError(f"{out} is the folder of another sweep: {what}; choose another --out")
+
+    for job in recorded:
+        if job.cell not in cells:
+            raise other(f"{job.cell} is not in this one")
+        cell, words = cells[job.cell], bare_words(job)
+        if words != cell.words:
+            raise other(f"{job.cell} had {shlex.join(words)} and now has {shlex.join(cell.words)}")
+        for seed in job.seeds:
+            if seed not in cell.seeds:
+                raise other(f"{job.cell} had seed {seed}")
+        for task in job.tasks:
+            if task not in cell.tasks:
+                raise other(f"{job.cell} had task {task}")
+
+
+def bare_words(job: Job) -> tuple[str, ...]:
+    """The words of the file's options alone."""
+    words = list(job.words[1:])
+    for option in ("--out", "--seeds", "--task", "--train-only"):
+        if option in words:
+            first = words.index(option)
+            last = first + 1
+            while last < len(words) and not words[last].startswith("--"):
+                last += 1
+            del words[first:last]
+    return tuple(word for word in words if not word.startswith(OUT))
+
+
+def together(cell: Cell, device: Device, group: int | None) -> int:
+    """How many seeds and tasks of a cell one program is to train: a group, or as many as are fast, and fit."""
+    fast = group or TOGETHER[cell.stage][0 if device.accelerator else 1]
+    if cell.stage == "maze":
+        return fast
+    lanes = cell.made.run.objective.skills.dim if getattr(cell.made, "skill", "") == "each" else 1
+    fit = fast if group else int(SHARE * device.memory / (run_memory(cell.made.run) * lanes))
+    return max(1, min(fast // lanes, fit))
+
+
+@functools.cache
+def run_memory(run: Any) -> int:
+    from becl.experiments.pretraining import memory
+
+    return memory(run, 1).total
+
+
+def chunks(items: Sequence[Any], most: int) -> list[tuple[Any, ...]]:
+    """As few groups as there can be, as equal as they can be."""
+    count = -(-len(items) // most)
+    return [tuple(items[len(items) * i // count : len(items) * (i + 1) // count]) for i in range(count)]
+
+
+def seeds_text(seeds: Sequence[int]) -> str:
+    if len(seeds) > 1 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
+        return f"{seeds[0]}:{seeds[-1] + 1}"
+    return ",".join(map(str, seeds)) + ("," if len(seeds) == 1 else "")
+
+
+def seeds_name(seeds: Sequence[int]) -> str:
+    return f"seeds-{seeds[0]}" + (f"-to-{seeds[-1]}" if len(seeds) > 1 else "")
+
+
+def unused(name: str, names: set[str]) -> str:
+    """A name that no other job has, and that none will have from now on."""
+    while name in names:
+        name += "-more"
+    names.add(name)
+    return name
+
+
+def seeds_job(cell: Cell, seeds: tuple[int, ...], names: set[str]) -> Job:
+    """Some seeds of a pretraining or of a maze study."""
+    whole = cell.stage == "pretrain" and len(seeds) == len(cell.seeds)
+    name = unused(cell.name if whole else f"{cell.name}-{seeds_name(seeds)}", names)
+    words = (cell.stage, *cell.words, "--seeds", seeds_text(seeds))
+    if cell.stage == "maze":
+        proofs = tuple(f"{cell.name}/{label}/seed-{seed}.json" for label in cell.made.runs for seed in seeds)
+        words = (*words, "--train-only", "--out", f"{OUT}/{cell.name}")
+        runs = len(cell.made.runs) * len(seeds)
+        work = runs * cell.made.cycles
+    else:
+        proofs = (f"{name}/result.json",)
+        words = (*words, "--out", f"{OUT}/{name}")
+        runs, work = len(seeds), len(seeds) * cell.made.steps
+    return Job(name, cell.stage, words, cell.name, seeds, (), (), proofs, runs, work, cell.method, cell.env)
+
+
+def finetune_jobs(
+    cell: Cell,
+    seeds: Sequence[int],
+    source: Job | None,
+    known: Sequence[Job],
+    most: int,
+    names: set[str],
+) -> Iterator[Job]:
+    """Tasks and seeds of one pretraining, less those that are planned: whole tables of them, all tasks together."""
+    missing = {
+        seed: tuple(task for task in cell.tasks if not any(task in job.tasks and seed in job.seeds for job in known))
+        for seed in seeds
+    }
+    for tasks in dict.fromkeys(filter(None, missing.values())):
+        with_these = [seed for seed in seeds if missing[seed] == tasks]
+        for some_tasks in chunks(tasks, most):
+            for some in chunks(with_these, max(1, most // len(some_tasks))):
+                name = cell.name if len(some) == len(cell.seeds) else f"{cell.name}-{seeds_name(some)}"
+                if len(some_tasks) < len(cell.tasks):
+                    name += "-" + "-".join(task.partition("_")[2] or task for task in some_tasks)
+                yield finetune_job(cell, unused(name, names), some_tasks, some, source)
+
+
+def finetune_job(cell: Cell, name: str, tasks: tuple[str, ...], seeds: tuple[int, ...], source: Job | None) -> Job:
+    folder = () if source is None else (f"{OUT}/{source.name}",)
+    words = ("finetune", *folder, "--task", *tasks, *cell.words, "--seeds", seeds_text(seeds), "--out", f"{OUT}/{name}")
+    skills = cell.made.run.objective.skills.dim if cell.made.skill == "each" else 1
+    runs = len(tasks) * len(seeds) * skills
+    needs = () if source is None else (source.name,)
+    return Job(name, "finetune", words, cell.name, seeds, tasks, needs, (f"{name}/result.json",), runs,
+               runs * cell.made.steps, cell.method, cell.env)  # fmt: skip
+
+
+def figures_job(cell: Cell, jobs: Sequence[Job]) -> Job:
+    """Table and figures of a maze study, of the seeds that these jobs train."""
+    own = [job for job in jobs if job.cell == cell.name]
+    seeds = [seed for seed in cell.seeds if any(seed in job.seeds for job in own)]
+    words = ("maze", *cell.words, "--seeds", seeds_text(seeds), "--out", f"{OUT}/{cell.name}")
+    name, needs = cell.name.replace("maze/", "figures/", 1), tuple(job.name for job in own)
+    return Job(name, "figures", words, cell.name, needs=needs, proofs=(f"{cell.name}/summary.json",))
+
+
+# --- On disk ----------------------------------------------------------------------------------------------------------
+
+KEPT = ("name", "stage", "words", "cell", "seeds", "tasks", "needs", "proofs", "runs", "work", "method", "env")
+
+
+UNBEGUN = ("lock", "sweep.json.part")  # What is left of a sweep that was killed before it began.
+
+
+def recorded_jobs(out: Path) -> list[Job]:
+    """Jobs of a sweep's folder; none where there is no such folder yet."""
+    path = out / "sweep.json"
+    try:
+        if path.exists():
+            rows: list[dict[str, Any]] = json.loads(path.read_text())["jobs"]
+            return [job_of(row) for row in rows]
+        other = out.exists() and (not out.is_dir() or any(one.name not in UNBEGUN for one in out.iterdir()))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise UserError(f"{path} is damaged; choose another --out") from None
+    if other:
+        raise UserError(f"{out} is no folder of a sweep, and not empty; choose another --out")
+    return []
+
+
+def job_of(row: dict[str, Any]) -> Job:
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
+    return Job(**values)
+
+
+def record(plan: Plan, name: str, out: Path) -> None:
+    """Keeps the jobs that train; those that come last follow from them."""
+    jobs = [{key: getattr(job, key) for key in KEPT} for job in plan.jobs if not job.last]
+    text = json.dumps({"sweep": name, "jobs": jobs}, indent=1) + "\n"
+    path = out / "sweep.json"
+    if not path.exists() or path.read_text() != text:
+        write_text(path, text)

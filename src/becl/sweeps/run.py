@@ -1,0 +1,501 @@
+"""`becl sweep`: a whole grid of runs, in stages, on one machine or a cluster.
+
+The state of a sweep is what is in its folder, and nothing else: whoever runs the command again, here or elsewhere, goes
+on with what is not finished.
+
+    sweep.json             the jobs that train, as they were planned
+    pretrain/, finetune/   folders of runs
+    maze/                  folders of maze studies
+    report/                the page
+    jobs/NAME/             log and status of each job
+"""
+
+import contextlib
+import dataclasses
+import functools
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Protocol, runtime_checkable
+
+import tyro
+
+from becl.errors import Failed, UserError
+from becl.sweeps.cluster import REUSED
+from becl.sweeps.file import JOBS, Jobs, Sweep, job_number, presets, read_sweep
+from becl.sweeps.jobs import (
+    LOST,
+    STOPPED,
+    Ended,
+    Order,
+    job_folder,
+    note_attempt,
+    read_attempts,
+    read_status,
+    run_job,
+)
+from becl.sweeps.plan import Device, Job, Plan, cells_of, check_recorded, figures_job, make_plan, record, recorded_jobs
+
+H200 = Device("NVIDIA H200", 141 * 10**9, True)
+"""What a dry run plans for where GPUs are asked for and there are none."""
+BETWEEN_LINES = 15.0  # Seconds, where there is no terminal.
+LONGEST_DELAY = 30.0  # Seconds before a job that failed is tried again.
+
+
+@dataclass(frozen=True)
+class SweepCommand:
+    """Run a grid of methods, domains, tasks, seeds and options in stages: pretrain, finetune, report.
+
+    The same command again goes on with what is not finished. `becl sweep status FILE` shows how far it is.
+    """
+
+    file: Annotated[tuple[str, ...], tyro.conf.Positional]
+    """A TOML file (docs/sweeps.md), or a preset: smoke, paper-maze, paper-urlb, paper-ablations."""
+    out: Path | None = None
+    """Folder for everything; what the file says by default, else runs/sweep-NAME."""
+    group: int | None = None
+    """Most runs that are trained together; by default what is fast and fits into memory."""
+    cpus: int | None = None
+    """Cores of a job, with Ray; 1 by default."""
+    gpus: float | None = None
+    """GPUs of a job, with Ray; 1 by default where there are any."""
+    retries: int | None = None
+    """How often a job that fails is tried again, from its last checkpoint; 2 by default."""
+    ray: bool = True
+    """Run jobs side by side on Ray where it is installed; else one after another in this process."""
+    ray_address: str | None = None
+    """Cluster to run on, HOST:PORT or auto; one of its own on this machine by default."""
+    dry_run: bool = False
+    """Only show the plan: jobs, groups, estimated time and disk."""
+
+
+def sweep_command(command: SweepCommand) -> int:
+    status, word = wanted(command.file)
+    sweep = read_sweep(word)
+    out = command.out or sweep.out
+    sweep = dataclasses.replace(sweep, out=out)
+    if status:
+        return show_status(out)
+    jobs = options_of(command, sweep)
+    if command.ray_address is not None:
+        from becl.sweeps.cluster import check_address
+
+        if not command.ray:
+            raise UserError("--no-ray and --ray-address exclude each other")
+        check_address(command.ray_address)
+    cells = cells_of(sweep)
+    recorded = recorded_jobs(out)
+    check_recorded(cells, recorded, out)
+    if command.dry_run:
+        from becl.sweeps.cost import describe
+
+        device = device_here()
+        if jobs.gpus and not device.accelerator:
+            device = H200
+        for line in describe(make_plan(sweep, cells, device, jobs.group, recorded), out, device):
+            print(line)
+        return 0
+    from becl.runs.lock import locked
+
+    conductor = Conductor(make_plan(sweep, cells, H200, jobs.group, recorded), out, jobs.retries)
+    if conductor.over:
+        return conclude(conductor, interrupted=False)
+    with begun(out), locked(out), executor_of(command, jobs) as executor:
+        plan = make_plan(sweep, cells, executor.device(), jobs.group, recorded_jobs(out))
+        record(plan, sweep.name, out)
+        return conduct(plan, out, executor, jobs.retries)
+
+
+@contextlib.contextmanager
+def begun(out: Path) -> Iterator[None]:
+    """A sweep's folder, which is taken away again where nothing can begin."""
+    from becl.commands.all import check_writable
+
+    missing = [folder for folder in (out, *out.parents) if not folder.exists()]
+    check_writable(out)
+    try:
+        yield
+    except UserError:
+        for folder in missing:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise
+
+
+def wanted(words: Sequence[str]) -> tuple[bool, str]:
+    """Whether the status is asked for, and of what."""
+    status = len(words) == 2 and words[0] == "status"
+    if not status and len(words) != 1:
+        raise UserError(f"becl sweep: name one file, or a preset: {', '.join(presets())}; or status and one of them")
+    return status, words[-1]
+
+
+def options_of(command: SweepCommand, sweep: Sweep) -> Jobs:
+    """The file's, changed by the command line."""
+    given: dict[str, Any] = {name: getattr(command, name) for name in JOBS if getattr(command, name) is not None}
+    try:
+        return dataclasses.replace(sweep.jobs, **{name: job_number(name, value) for name, value in given.items()})
+    except UserError as error:
+        raise UserError(f"--{error}") from None
+
+
+def device_here() -> Device:
+    """What this process computes on."""
+    import jax
+
+    from becl.experiments.pretraining import available_memory
+
+    one = jax.local_devices()[0]
+    return Device(one.device_kind, available_memory(), one.platform != "cpu")
+
+
+# --- Who runs jobs ----------------------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class Executor(Protocol):
+    """Runs jobs, as many at once as it has places."""
+
+    @property
+    def places(self) -> int: ...
+    def device(self) -> Device: ...
+    def submit(self, order: Order) -> None: ...
+    def wait(self, seconds: float) -> list[tuple[str, Ended]]: ...
+    def stop(self) -> Iterator[tuple[str, Ended]]: ...
+    def close(self) -> None: ...
+
+
+class Here:
+    """One job after another, in this process."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Order] = []
+        self._ran = 0
+
+    @property
+    def places(self) -> int:
+        return 1
+
+    def device(self) -> Device:
+        return device_here()
+
+    def submit(self, order: Order) -> None:
+        self._waiting.append(order)
+
+    def wait(self, seconds: float) -> list[tuple[str, Ended]]:
+        if not self._waiting:
+            time.sleep(seconds)
+            return []
+        order = self._waiting.pop(0)
+        ended = run_job(order)
+        self._ran += 1
+        if self._ran % REUSED == 0:
+            from becl.learning.offpolicy import forget_programs
+
+            forget_programs()
+        return [(order.name, ended)]
+
+    def stop(self) -> Iterator[tuple[str, Ended]]:
+        return iter([(order.name, Ended(STOPPED)) for order in self._waiting])
+
+    def close(self) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def executor_of(command: SweepCommand, jobs: Jobs) -> Iterator[Executor]:
+    from becl.sweeps import cluster as sweep_ray
+
+    if command.ray and sweep_ray.installed():
+        import jax
+
+        # Jobs have the accelerators; this process only plans.
+        jax.config.update("jax_platforms", "cpu")
+        executor: Executor = sweep_ray.OnRay(command.ray_address, jobs.cpus, jobs.gpus)
+    else:
+        if command.ray:
+            print(
+                "Ray is not installed: jobs run one after another in this process. "
+                f"{sweep_ray.INSTALL} runs them side by side, on all cores, GPUs and machines."
+            )
+        executor = Here()
+    try:
+        yield executor
+    finally:
+        executor.close()
+
+
+# --- The loop ---------------------------------------------------------------------------------------------------------
+
+
+class Conductor:
+    """Which jobs wait, run, are done or have failed."""
+
+    def __init__(self, plan: Plan, out: Path, retries: int):
+        self.plan, self.out, self.retries = plan, out, retries
+        self.jobs = {job.name: job for job in plan.jobs}
+        self.states: dict[str, str] = {}
+        for job in plan.jobs:  # What comes last tells of more, soon, where something is missing.
+            missing = job.last and any(self.states[name] != "done" for name in job.needs)
+            self.states[job.name] = "waiting" if missing or not self._done(job) else "done"
+        self.before = sum(state == "done" for state in self.states.values())
+        self.tries: Counter[str] = Counter()
+        self.failed: dict[str, str] = {}
+        self._furthest: dict[str, int] = {}
+        self._not_before: dict[str, float] = {}
+        self.retried = self.lost = 0
+
+    @property
+    def over(self) -> bool:
+        return not any(state in ("waiting", "running") for state in self.states.values())
+
+    def _done(self, job: Job) -> bool:
+        return job.done(self.out, self.plan.before(job))
+
+    def ready(self) -> Iterator[Job]:
+        """Jobs that can be started now; those that never can be are failed."""
+        for job in self.plan.jobs:
+            if self.states[job.name] != "waiting" or time.monotonic() < self._not_before.get(job.name, 0.0):
+                continue
+            states = [self.states[name] for name in job.needs]
+            if job.last and all(state in ("done", "failed") for state in states):
+                if "done" not in states:
+                    self._give_up(job.name, "there is nothing to show")
+                elif self._done(job):
+                    self.states[job.name] = "done"
+                else:
+                    yield job
+            elif not job.last and "failed" in states:
+                self._give_up(job.name, f"not started: {job.needs[states.index('failed')]} failed")
+            elif all(state == "done" for state in states):
+                yield job
+
+    def order(self, job: Job) -> Order:
+        from becl.commands import plugins
+        from becl.commands.all import seeds_lock
+
+        self.states[job.name] = "running"
+        if job.stage == "figures":  # Of what there is: seeds that failed are not to be trained by it.
+            there = [self.jobs[name] for name in job.needs if self.states[name] == "done"]
+            job = figures_job(self.plan.cells[job.cell], there)
+        words = [*job.command(self.out), *(f"--plugin={word}" for word in plugins.loaded())]
+        lock = seeds_lock(job.seeds) if job.stage == "maze" else "lock"
+        folder = self.out / job.cell if job.stage == "maze" else job.results(self.out)[0].parent
+        return Order(job.name, words, str(self.out), os.getcwd(), [str(folder / lock)], {})
+
+    def hear(self, name: str, ended: Ended) -> None:
+        """Takes note of how a job ended."""
+        job, folder = self.jobs[name], job_folder(self.out, name)
+        if ended.code == 0 and self._done(job):
+            self.states[name] = "done"
+            return
+        self.states[name] = "waiting"
+        if ended.code == STOPPED:
+            return
+        why = ended.why or "it ended without its results"
+        if ended.code == LOST:  # Else it has noted that itself.
+            note_attempt(folder, time.time(), ended)
+        reached = int(read_status(folder)[0].get("done", 0))
+        if ended.code == LOST and reached > self._furthest.get(name, 0):  # A machine is no fault of the job's.
+            self._furthest[name], self.tries[name] = reached, 0
+        else:
+            self.tries[name] += 1
+        self.lost += ended.code == LOST
+        if self.tries[name] > self.retries:
+            self._give_up(name, why)
+            return
+        self.retried += 1
+        self._not_before[name] = time.monotonic() + min(2.0 ** (self.tries[name] - 1), LONGEST_DELAY)
+
+    def _give_up(self, name: str, why: str) -> None:
+        self.states[name], self.failed[name] = "failed", why
+
+
+def conduct(plan: Plan, out: Path, executor: Executor, retries: int) -> int:
+    """Runs what is not done, and says how it went."""
+    from becl.runs.progress import counted, interrupts
+
+    conductor = Conductor(plan, out, retries)
+    training = [job for job in plan.jobs if not job.last]
+    runs = sum(job.runs for job in training)
+    print(
+        f"{counted(len(training), 'job')}, {counted(runs, 'run')} · {conductor.before} done before · "
+        f"{executor.places} at a time · {out}/",
+        flush=True,
+    )
+    interrupted = False
+    try:
+        with interrupts() as pressed, view(conductor):
+            while not conductor.over and not interrupted:
+                for job in conductor.ready():
+                    executor.submit(conductor.order(job))
+                for name, ended in executor.wait(0.5):
+                    conductor.hear(name, ended)
+                    interrupted |= ended.code == STOPPED
+                interrupted |= pressed()
+            if interrupted:
+                for name, ended in executor.stop():
+                    conductor.hear(name, ended)
+    except Failed as error:
+        print(f"becl: failed: {error}", file=sys.stderr)
+        return 1
+    return conclude(conductor, interrupted)
+
+
+def conclude(conductor: Conductor, interrupted: bool) -> int:
+    out, states = conductor.out, Counter(conductor.states.values())
+    for name, why in conductor.failed.items():
+        log = job_folder(out, name) / "log.txt"
+        print(f"becl: failed: {name}: {why}" + (f" (see {log})" if log.exists() else ""), file=sys.stderr)
+    again = f", {conductor.retried} tries again" if conductor.retried else ""
+    lost = f", {conductor.lost} processes lost" if conductor.lost else ""
+    print(f"{states['done']} of {len(conductor.states)} jobs done, {states['failed']} failed{again}{lost} · {out}/")
+    for job in conductor.plan.jobs:
+        if job.last and conductor.states[job.name] == "done":
+            print(job.results(out)[0] if job.stage == "report" else job.results(out)[0].parent)
+    if interrupted:
+        print("becl: stopped; the same command goes on", flush=True)
+        return 130
+    return 1 if states["failed"] else 0
+
+
+# --- What one sees ----------------------------------------------------------------------------------------------------
+
+
+def line_of(plan: Plan, out: Path, states: Mapping[str, str]) -> str:
+    """Where a sweep stands, in a line."""
+    from becl.runs.progress import clock
+
+    count = Counter(states.values())
+    running = {name for name, state in states.items() if state == "running" and working(out, name)}
+    count["waiting"] += count["running"] - len(running)
+    parts = [f"{count['done']} of {len(states)} jobs done", f"{len(running)} running", f"{count['waiting']} waiting"]
+    parts.append(f"{count['failed']} failed")
+    rate, left = pace(plan, out, states, running)
+    if rate:
+        parts.append(f"{rate:,.0f} steps/s")
+    return " · ".join([*parts, f"left {clock(left)}"])
+
+
+def working(out: Path, name: str) -> Mapping[str, Any]:
+    """The status of a job that a process works on now."""
+    facts, alive = read_status(job_folder(out, name))
+    return facts if alive else {}
+
+
+def pace(plan: Plan, out: Path, states: Mapping[str, str], running: set[str]) -> tuple[float, float]:
+    """Steps a second of what runs now, and seconds that are left."""
+    facts = {name: working(out, name) for name in running}
+    rate = sum((float(one.get("rate", 0.0)) for one in facts.values() if one.get("unit") == "steps"), 0.0)
+    stages = {job.stage: [one for one in plan.jobs if one.stage == job.stage] for job in plan.jobs if job.work}
+    seconds = {stage: seconds_each(jobs, out, states, facts) for stage, jobs in stages.items()}
+    if seconds.get("finetune") == float("inf"):  # Until there is one, it is thought to be as fast as pretraining.
+        seconds["finetune"] = seconds.get("pretrain", float("inf"))
+    left = 0.0
+    for stage, jobs in stages.items():
+        todo = [job for job in jobs if states[job.name] not in ENDED]
+        work = sum(job.work - int(facts.get(job.name, {}).get("done", 0)) for job in todo)
+        left += work * seconds[stage] if work else 0.0
+    return rate, left / max(len(running), 1)
+
+
+ENDED = ("done", "failed")
+
+
+def seconds_each(jobs: Sequence[Job], out: Path, states: Mapping[str, str], facts: Mapping[str, Any]) -> float:
+    """Of a step, or cycle, of a stage: by jobs that are done, with all that they took, else by those that run."""
+    done = [(job.work, taken(out, job.name)) for job in jobs if states[job.name] == "done"]
+    if known := [(work, seconds) for work, seconds in done if seconds is not None]:
+        return sum(seconds for _, seconds in known) / sum(work for work, _ in known)
+    rates = [float(facts[job.name]["rate"]) for job in jobs if facts.get(job.name, {}).get("rate")]
+    return len(rates) / sum(rates) if rates else float("inf")
+
+
+@functools.cache
+def taken(out: Path, name: str) -> float | None:
+    """Seconds that a job which is done took, in all tries."""
+    tries = read_attempts(job_folder(out, name))
+    return sum(one["seconds"] for one in tries) if tries else None
+
+
+@contextlib.contextmanager
+def view(conductor: Conductor) -> Iterator[None]:
+    """A live table on a terminal, else a line now and then. By a thread, on what is standard error now: a job in this
+    process sends all that is printed to its log."""
+    plan, out, stream = conductor.plan, conductor.out, sys.stderr
+    if stream.isatty():
+        from rich.console import Console
+        from rich.live import Live
+
+        table = functools.partial(status_table, plan, out, conductor.states)
+        with Live(console=Console(file=stream), refresh_per_second=1, transient=True, get_renderable=table):
+            yield
+        return
+    over = threading.Event()
+
+    def tell() -> None:
+        while not over.wait(BETWEEN_LINES):
+            print(line_of(plan, out, conductor.states), file=stream, flush=True)
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def status_table(plan: Plan, out: Path, states: Mapping[str, str]) -> Any:
+    """Jobs that run, then how many of each stage wait, are done or have failed."""
+    from rich.console import Group
+    from rich.table import Table
+
+    from becl.runs.progress import clock
+
+    stages = Table(box=None, pad_edge=False)
+    for column in ("stage", "running", "waiting", "done", "failed", "runs"):
+        stages.add_column(column, justify="left" if column == "stage" else "right")
+    for stage in dict.fromkeys(job.stage for job in plan.jobs):
+        jobs = [job for job in plan.jobs if job.stage == stage]
+        count = Counter(states[job.name] for job in jobs)
+        running = sum(states[job.name] == "running" and bool(working(out, job.name)) for job in jobs)
+        waiting = count["waiting"] + count["running"] - running
+        runs = f"{sum(job.runs for job in jobs):,}" if any(job.runs for job in jobs) else ""
+        stages.add_row(stage, *map(str, (running, waiting, count["done"], count["failed"])), runs)
+    live = Table(box=None, pad_edge=False)
+    for column in ("running now", "where", "done", "rate", "left"):
+        live.add_column(column, justify="left" if column in ("running now", "where") else "right")
+    for job in plan.jobs:
+        if states[job.name] == "running" and (facts := working(out, job.name)):
+            rate, total = float(facts.get("rate", 0.0)), int(facts.get("total", 0))
+            done = f"{100 * facts['done'] / total:.0f} %" if total else "starting"
+            left = clock((total - facts["done"]) / rate) if rate else ""
+            where = f"{facts.get('host')}/{facts.get('pid')}"
+            live.add_row(job.name, where, done, f"{rate:,.0f} {facts.get('unit', '')}/s" if rate else "", left)
+    return Group(stages, live, line_of(plan, out, states))
+
+
+def show_status(out: Path) -> int:
+    """`becl sweep status`: what the folder says, whether somebody works on it or not."""
+    from becl.views.maze_report import console
+
+    jobs = recorded_jobs(out)
+    if not jobs:
+        raise UserError(f"{out}: no sweep has begun there")
+    plan = Plan(tuple(jobs), {})
+    states: dict[str, str] = {}
+    for job in jobs:
+        folder = job_folder(out, job.name)
+        done = job.done(out)
+        states[job.name] = "done" if done else "running" if working(out, job.name) else "waiting"
+        failures = [one for one in read_attempts(folder) if one["code"] not in (0, STOPPED)]
+        if states[job.name] == "waiting" and failures:
+            print(f"{job.name}: failed {len(failures)} times, last: {failures[-1]['why']} (see {folder / 'log.txt'})")
+    console().print(status_table(plan, out, states))
+    return 0

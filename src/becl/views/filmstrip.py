@@ -1,0 +1,191 @@
+"""`becl filmstrip`: snapshots along an episode, a row a skill or task, or a row a method of several runs."""
+
+import contextlib
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from becl.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from becl.views.poses import Look, Motion, Tuned
+    from becl.views.rendering import Choice
+
+COLORS = 256  # Of the picture: a third of the bytes, and nobody sees it.
+
+
+@dataclass(frozen=True)
+class FilmstripCommand:
+    """Draw snapshots along an episode beside each other: a row a skill or a finetuned task, or a row a method."""
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Folders of `becl pretrain`, finished or not. One: a row a skill. Several: a row each. Folders of `becl finetune`
+    have a row a task."""
+    out: Path | None = None
+    """Picture, as PNG; gallery/filmstrip.png in the first folder by default."""
+    skills: tuple[int, ...] = ()
+    """Numbers of skills; all of one run by default. Of several runs one each, or one for all; by default the one that
+    moves most."""
+    seed: int | None = None
+    """Seed of the runs; the first of each by default."""
+    snapshot: int | None = None
+    """Steps of the networks to look at; the last by default."""
+    steps: int | None = None
+    """How much of the episode to show; all by default."""
+    frames: int = 8
+    """Snapshots along the episode."""
+    size: int = 128
+    """Of a snapshot, in pixels."""
+    renderer: Literal["auto", "egl", "osmesa", "rays"] = "auto"
+    """What draws: OpenGL by EGL or OSMesa, or rays, which need neither; by default the first that works."""
+
+
+def filmstrip_command(command: FilmstripCommand) -> int:
+    from becl.commands.all import check_writable
+    from becl.views.rendering import choose_renderer
+    from becl.views.video import check_picture, drawn_by
+
+    if not command.runs:
+        raise UserError("no runs to draw: name folders of becl pretrain or becl finetune")
+    check_picture(command.steps, command.frames, command.size)
+    looks = looks_of(command)
+    out = picture_path(command)
+    check_writable(out.parent)
+    choice = choose_renderer(command.renderer)
+    print(drawn_by(choice, looks[0].made.env), flush=True)
+    rows = rows_of(looks, choice, command)
+    save_picture(strip([label for label, _, _ in rows], [pictures for _, pictures, _ in rows], rows[0][2]), out)
+    print(out)
+    return 0
+
+
+def looks_of(command: FilmstripCommand) -> list["Look | Tuned"]:
+    from becl.views.poses import looks_at
+
+    runs, skills = command.runs, command.skills
+    if len(runs) > 1 and len(skills) not in (0, 1, len(runs)):
+        raise UserError(f"--skills: {len(skills)} for {len(runs)} runs: one each, or one for all")
+    wanted = [skills] * len(runs) if len(runs) == 1 or len(skills) < 2 else [(skill,) for skill in skills]
+    return [
+        look
+        for run, some in zip(runs, wanted, strict=True)
+        for look in looks_at(run, command.seed, command.snapshot, some)
+    ]
+
+
+def picture_path(command: FilmstripCommand) -> Path:
+    out = command.out or command.runs[0] / "gallery" / "filmstrip.png"
+    if is_folder(out):
+        raise UserError(f"{out} is a folder; name a file for --out, such as {out / 'filmstrip.png'}")
+    return out if out.suffix == ".png" else out.with_name(out.name + ".png")
+
+
+def is_folder(path: Path) -> bool:
+    """Says so where a name is too long, or may not be looked at."""
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+Labelled = tuple[str, list["np.ndarray"], list[float]]
+"""What a row is called, its pictures and when they were taken."""
+
+
+def rows_of(looks: Sequence["Look | Tuned"], choice: "Choice", command: FilmstripCommand) -> list[Labelled]:
+    from becl.commands.all import run_labels
+    from becl.views.poses import Tuned, motion_of, thinned
+
+    if len(looks) == 1 and not isinstance(looks[0], Tuned):
+        motion = motion_of(looks[0], command.frames, command.steps)
+        return drawn(motion, range(len(motion.names)), [f"skill {name}" for name in motion.names], choice, command.size)
+    runs = {look.folder: {"method": look.made.method, "env": look.made.env} for look in looks}
+    labels = dict(zip(runs, run_labels([*runs], [*runs.values()]), strict=True))
+    rows = []
+    for look in looks:
+        label = labels[look.folder]
+        if isinstance(look, Tuned):
+            row = look.label if len(command.runs) == 1 else f"{label}\n{look.label}"
+            rows += drawn(motion_of(look, command.frames, command.steps), [0], [row], choice, command.size)
+            continue
+        whole = motion_of(look, 10**9, command.steps)
+        skill = liveliest(whole)
+        row = f"{label}\nskill {look.names[skill]}"
+        rows += drawn(thinned(whole, command.frames), [skill], [row], choice, command.size)
+    return rows
+
+
+def drawn(
+    motion: "Motion", skills: Sequence[int], labels: Sequence[str], choice: "Choice", size: int
+) -> list[Labelled]:
+    """Rows of a motion, drawn twice as large and averaged: smooth edges without any help of the renderer."""
+    from becl.views.rendering import painter_of
+    from becl.views.video import smaller
+
+    times = [number * motion.frame_seconds for number in range(motion.frames)]
+    with contextlib.closing(painter_of(motion, choice.renderer, 2 * size)) as painter:
+        return [
+            (label, [smaller(painter.frame(skill, number), size) for number in range(motion.frames)], times)
+            for skill, label in zip(skills, labels, strict=True)
+        ]
+
+
+def liveliest(motion: "Motion") -> int:
+    """The skill that moves most, joint by joint."""
+    import numpy as np
+
+    return int(np.abs(np.diff(motion.poses, axis=1)).mean((1, 2)).argmax())
+
+
+def strip(
+    labels: Sequence[str], rows: Sequence[Sequence["np.ndarray"]], times: Sequence[float]
+) -> "np.ndarray":  # fmt: skip
+    """Rows of pictures with their names on the left and the time below, as one picture."""
+    import numpy as np
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    from becl.views.figures import MUTED, STYLE
+
+    size, gap = rows[0][0].shape[0], max(2, rows[0][0].shape[0] // 64)
+    font = max(9, size // 9)
+    left = round(0.62 * font * max(len(line) for label in labels for line in label.split("\n"))) + font
+    width = left + len(times) * (size + gap)
+    height = len(rows) * (size + gap) + 2 * font
+    figure = Figure(figsize=(width / 100, height / 100), dpi=100, facecolor="white")
+    canvas = FigureCanvasAgg(figure)
+    style = {"family": STYLE["font.family"], "size": 0.72 * font, "va": "center"}
+    for row, label in enumerate(labels):
+        middle = height - row * (size + gap) - size / 2
+        figure.text((left - font / 2) / width, middle / height, label, ha="right", **style)
+    for column, seconds in enumerate(times):
+        middle = left + column * (size + gap) + size / 2
+        figure.text(middle / width, 0.9 * font / height, f"{seconds:.3g} s", ha="center", color=MUTED, **style)
+    canvas.draw()
+    sheet = np.asarray(canvas.buffer_rgba())[..., :3].copy()
+    for row, pictures in enumerate(rows):
+        for column, picture in enumerate(pictures):
+            top, begin = row * (size + gap), left + column * (size + gap)
+            sheet[top : top + size, begin : begin + size] = picture
+    return sheet
+
+
+def save_picture(picture: "np.ndarray", path: Path) -> None:
+    """As a PNG of few colours, written whole or not at all."""
+    import io
+
+    from PIL import Image
+
+    from becl.runs.folder import write_bytes
+
+    image = Image.fromarray(picture).quantize(COLORS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", optimize=True)
+    write_bytes(path, buffer.getvalue())

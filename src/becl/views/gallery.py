@@ -1,0 +1,185 @@
+"""`becl gallery`: the skills of a run side by side in 3D, on a page of this machine or as one file to send on."""
+
+import contextlib
+import html
+import io
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from becl.errors import UserError
+from becl.runs.progress import counted
+from becl.views.filmstrip import is_folder
+
+if TYPE_CHECKING:
+    from becl.views.gallery_numbers import Numbers
+    from becl.views.poses import Look, Motion
+
+HOST = "127.0.0.1"
+MAZE_PACE = 0.1  # Seconds a step of a maze is shown.
+
+
+@dataclass(frozen=True)
+class GalleryCommand:
+    """Look at the skills of a pretrained run in 3D: on a page of this machine, or as one file to send on."""
+
+    run: Annotated[Path, tyro.conf.Positional]
+    """Folder of `becl pretrain`, finished or not."""
+    export: Path | None = None
+    """Write one HTML file that opens from disk, and serve nothing."""
+    skills: tuple[int, ...] = ()
+    """Numbers of skills to show; all by default, of continuous ones 16 fixed draws."""
+    seed: int | None = None
+    """Seed of the run; its first by default. The page can change it."""
+    snapshot: int | None = None
+    """Steps of the networks to look at; the last by default. The page can change it."""
+    steps: int | None = None
+    """How much of the episode to show; all by default."""
+    frames: int = 250
+    """At most; everything moves as fast as the robot whatever their number."""
+    port: int | None = None
+    """Of the page; any free one by default."""
+    open: bool = True
+    """Open the page in a browser."""
+
+
+def gallery_command(command: GalleryCommand) -> int:
+    from becl.commands.all import check_writable
+    from becl.views.poses import look_at
+    from becl.views.video import check_picture
+
+    check_picture(command.steps, command.frames, size=16)
+    if command.port is not None and not 0 < command.port < 2**16:
+        raise UserError(f"--port {command.port}: ports are numbers from 1 to 65535")
+    look = look_at(command.run, command.seed, command.snapshot, command.skills)
+    if command.export is not None:
+        path = page_path(command.export)
+        check_writable(path.parent)
+        return write_page(look, path, command)
+    return serve(look, free_port(command.port), command)
+
+
+def page_path(out: Path) -> Path:
+    if is_folder(out):
+        raise UserError(f"{out} is a folder; name a file for --export, such as {out / 'page.html'}")
+    return out if out.suffix in (".html", ".htm") else out.with_name(out.name + ".html")
+
+
+def free_port(wanted: int | None) -> int:
+    """A port that nobody listens at."""
+    with socket.socket() as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind((HOST, wanted or 0))
+        except OSError as error:
+            raise UserError(f"--port {wanted}: {error.strerror}; leave it out for a free one") from None
+        return trial.getsockname()[1]
+
+
+@contextlib.contextmanager
+def server_at(port: int, label: str) -> Iterator[Any]:
+    """viser's server, on this machine only."""
+    import viser
+
+    with contextlib.redirect_stdout(io.StringIO()):  # It prints a box of its own.
+        server = viser.ViserServer(HOST, port, label, verbose=False)
+    try:
+        server.gui.configure_theme(show_logo=False, show_share_button=False)
+        server.gui.main_panel.dock_right()
+        yield server
+    finally:
+        with contextlib.redirect_stdout(io.StringIO()):
+            server.stop()
+
+
+def set_camera(server: Any, camera: Any) -> None:
+    """Where new visitors look from."""
+    server.initial_camera.position = tuple(camera.position.tolist())
+    server.initial_camera.look_at = tuple(camera.look_at.tolist())
+
+
+def pace_of(motion: "Motion") -> float:
+    """Seconds a frame is shown."""
+    return MAZE_PACE * motion.frame_seconds if motion.plan is not None else motion.frame_seconds
+
+
+def unit_of(motion: "Motion") -> str:
+    return "m" if motion.plan is None else "cells"
+
+
+# --- A file -----------------------------------------------------------------------------------------------------------
+
+
+def write_page(look: "Look", path: Path, command: GalleryCommand) -> int:
+    from becl.runs.folder import write_text
+    from becl.views.gallery_numbers import numbers_of
+    from becl.views.poses import motion_of
+
+    print(f"{look.title} · {counted(len(look.names), 'skill')}", flush=True)
+    motion, numbers = motion_of(look, command.frames, command.steps), numbers_of(look)
+    began = time.perf_counter()
+    write_text(path, page_of(look, motion, numbers))
+    size = path.stat().st_size / 1e6
+    print(f"{path}: {size:.1f} MB, {motion.frames} frames, written in {time.perf_counter() - began:.1f} s")
+    return 0
+
+
+def page_of(look: "Look", motion: "Motion", numbers: Sequence["Numbers"]) -> str:
+    """The scene with all its frames and its player, and a table, in one HTML text."""
+    from becl.views.gallery_numbers import label
+    from becl.views.gallery_scene import stage_of
+
+    labels = [label(name, one, unit_of(motion)) for name, one in zip(look.names, numbers, strict=True)]
+    with server_at(free_port(None), "becl") as server:
+        stage = stage_of(server.scene, motion, labels)
+        set_camera(server, stage.camera)
+        recording = server.get_scene_serializer()
+        for frame in range(motion.frames):
+            stage.show(frame)
+            recording.insert_sleep(pace_of(motion))
+        page = recording.as_html()
+    return page.replace("<title>", f"<title>{html.escape(look.title)} – ", 1).replace(
+        "</body>", caption(look, motion, numbers) + "</body>", 1
+    )
+
+
+def caption(look: "Look", motion: "Motion", numbers: Sequence["Numbers"]) -> str:
+    """The run and the table of its skills, folded away in a corner."""
+    from becl.views.gallery_numbers import table
+
+    head, rows = table(look, numbers, unit_of(motion))
+    lines = ["".join(f"<th>{html.escape(text)}</th>" for text in head)]
+    lines += ["".join(f"<td>{html.escape(text)}</td>" for text in row) for row in rows]
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    style = "position:fixed;right:8px;top:8px;z-index:10;max-height:90vh;overflow:auto;padding:4px 8px;"
+    style += "background:#ffffffd9;color:#222;font:13px sans-serif;border-radius:4px"
+    cells = "<style>#skills td,#skills th{padding:1px 6px;text-align:right}</style>"
+    return f'<details id="skills" style="{style}"><summary>{html.escape(look.title)}</summary>{cells}' + (
+        f"<table>{body}</table></details>"
+    )
+
+
+# --- A page -----------------------------------------------------------------------------------------------------------
+
+
+def serve(look: "Look", port: int, command: GalleryCommand) -> int:
+    """Serves the page until Ctrl-C."""
+    import webbrowser
+
+    from becl.views.gallery_page import Page
+
+    print(f"{look.title} · {counted(len(look.names), 'skill')}: a moment ...", flush=True)
+    with server_at(port, "becl") as server:
+        page = Page(server, look, command.frames, command.steps)
+        address = f"http://{HOST}:{port}"
+        print(f"{address} (Ctrl-C ends it)", flush=True)
+        if command.open:
+            webbrowser.open(address)
+        with contextlib.suppress(KeyboardInterrupt):
+            page.play_forever()
+    return 0

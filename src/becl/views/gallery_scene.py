@@ -1,0 +1,278 @@
+"""The skills of a run side by side as a 3D scene of viser, and its frames.
+
+A robot's bodies are meshes drawn once for all skills; only their positions and turns change from frame to frame. Skills
+stand in a grid. Where one walks out of its square, all are kept in place, and the label tells how far they go. The
+skills of a maze share one floor plan.
+"""
+
+import math
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float
+
+from becl.views.figures import skill_colors
+from becl.views.gallery_shapes import Part, parts_of
+from becl.views.poses import Bodies, Motion, bodies_of
+
+ROOM = 1.25  # A square's side beside what its skill needs.
+ROW = 0.7  # A row's depth beside its width, at least: rows are seen from the front.
+STRAY = 0.3  # How far skills may go, beside their own size, before all are kept in place.
+LETTER = 0.05  # Height of a label's letters beside its square.
+DARK, LIGHT, PALE = (60, 60, 66), (255, 255, 255), (226, 229, 234)
+
+
+class Camera(NamedTuple):
+    position: Float[np.ndarray, "3"]
+    look_at: Float[np.ndarray, "3"]
+
+
+@runtime_checkable
+class Stage(Protocol):
+    """What is on the page."""
+
+    camera: Camera
+
+    def show(self, frame: int) -> None:
+        """Moves everything to where it is in a frame."""
+        ...
+
+    def pick(self, skill: int | None) -> None:
+        """Shows one skill, counted from 0, or all."""
+        ...
+
+    def view(self, skill: int) -> Camera:
+        """The camera for one skill."""
+        ...
+
+    def write(self, labels: list[str]) -> None: ...
+
+
+def stage_of(scene: Any, motion: Motion, labels: list[str]) -> Stage:
+    """Puts a motion into an empty scene."""
+    return RobotStage(scene, motion, labels) if motion.plan is None else MazeStage(scene, motion)
+
+
+# --- Robots -----------------------------------------------------------------------------------------------------------
+
+
+class Layout(NamedTuple):
+    """Where each skill stands."""
+
+    origins: Float[np.ndarray, "skills 3"]
+    """Added to all positions of a skill."""
+    shift: Float[np.ndarray, "skills frames 3"]
+    """Subtracted from them: the way of the robot where it is kept in place, else its start."""
+    side: float
+    depth: float
+    height: float
+    """Of one square, and of what stands in it."""
+
+
+class RobotStage:
+    def __init__(self, scene: Any, motion: Motion, labels: list[str]):
+        assert motion.model is not None
+        self.bodies = bodies_of(motion)
+        self.parts = parts_of(motion.model)
+        self.layout = layout_of(self.bodies, self.parts, moves(motion))
+        self.camera = camera_of(self.layout)
+        self._shown = np.ones(len(motion.names), np.float32)
+        self._drawn = np.full((len(self.parts), len(motion.names), 7), np.nan, np.float32)
+        self._scene = scene
+        draw_floor(scene, self.layout)
+        self._meshes = [
+            scene.add_batched_meshes_simple(
+                f"/part-{number}", part.vertices.astype(np.float32), part.faces.astype(np.uint32),
+                *self._placed(part, 0)[::-1], batched_scales=self._shown, batched_colors=part.color,
+                flat_shading=part.flat, lod="off",
+            )
+            for number, part in enumerate(self.parts)
+        ]  # fmt: skip
+        front = np.array([-0.48 * self.layout.side, -0.46 * self.layout.depth, 0.01])
+        self._labels = [
+            scene.add_label(f"/label-{number}", text, position=origin + front, anchor="bottom-left",
+                            font_size_mode="scene", font_scene_height=LETTER * self.layout.side)
+            for number, (text, origin) in enumerate(zip(labels, self.layout.origins, strict=True))
+        ]  # fmt: skip
+
+    def _placed(self, part: Part, frame: int) -> tuple[np.ndarray, np.ndarray]:
+        place = self.bodies.position[:, frame, part.body] - self.layout.shift[:, frame] + self.layout.origins
+        return place.astype(np.float32), self.bodies.turn[:, frame, part.body].astype(np.float32)
+
+    def show(self, frame: int) -> None:
+        for number, (part, mesh) in enumerate(zip(self.parts, self._meshes, strict=True)):
+            place, turn = self._placed(part, frame)
+            now = np.concatenate([place, turn], axis=1)
+            if not np.array_equal(self._drawn[number], now):  # Some never move.
+                mesh.batched_positions, mesh.batched_wxyzs = place, turn
+                self._drawn[number] = now
+
+    def pick(self, skill: int | None) -> None:
+        self._shown = np.array([skill in (None, one) for one in range(len(self._shown))], np.float32)
+        for mesh in self._meshes:
+            mesh.batched_scales = self._shown
+        for label in self._labels:  # They would stand before a single one, whose numbers are in the panel.
+            label.visible = skill is None
+
+    def view(self, skill: int) -> Camera:
+        look_at = self.layout.origins[skill] + (0, 0, 0.3 * self.layout.height)
+        return Camera(look_at + np.array([0, -1.5, 0.8]) * max(0.5 * self.layout.side, self.layout.height), look_at)
+
+    def write(self, labels: list[str]) -> None:
+        for label, text in zip(self._labels, labels, strict=True):
+            label.text = text
+
+
+def moves(motion: Motion) -> bool:
+    """Whether the robot as a whole can go anywhere: its first body slides or is free."""
+    import mujoco
+
+    model = motion.model
+    assert model is not None
+    first = model.jnt_type[model.jnt_bodyid == 1]
+    return bool(np.isin(first, [int(mujoco.mjtJoint.mjJNT_FREE), int(mujoco.mjtJoint.mjJNT_SLIDE)]).any())
+
+
+def layout_of(bodies: Bodies, parts: list[Part], moving: bool) -> Layout:
+    """Squares that are large enough for every skill."""
+    skills, frames = bodies.position.shape[:2]
+    way = np.zeros((skills, frames, 3))
+    if moving:
+        way[..., :2] = bodies.position[:, :, 1, :2]
+    start = np.repeat(way[:, :1], frames, axis=1)
+    low, high = extent(bodies, parts, way)
+    shift = way if np.abs(way - start).max() > STRAY * (high - low)[0] else start
+    low, high = extent(bodies, parts, shift)
+    width, depth, _ = ROOM * (high - low)
+    depth = max(depth, ROW * width)
+    columns = math.ceil(math.sqrt(skills))
+    rows = math.ceil(skills / columns)
+    across, back = np.arange(skills) % columns, np.arange(skills) // columns
+    origins = np.zeros((skills, 3))
+    origins[:, 0], origins[:, 1] = (across - (columns - 1) / 2) * width, ((rows - 1) / 2 - back) * depth
+    middle = (low + high) / 2 * (1, 1, 0)
+    return Layout(origins, shift + middle, float(width), float(depth), float(high[2]))
+
+
+def extent(
+    bodies: Bodies, parts: list[Part], shift: Float[np.ndarray, "skills frames 3"], looks: int = 12
+) -> tuple[Float[np.ndarray, "3"], Float[np.ndarray, "3"]]:
+    """Lowest and highest coordinates of all skills after a shift, in some frames."""
+    from scipy.spatial.transform import Rotation
+
+    chosen = np.linspace(0, shift.shape[1] - 1, looks).astype(int)
+    low, high = np.full(3, np.inf), np.full(3, -np.inf)
+    for part in parts:
+        box = np.stack(np.meshgrid(*zip(part.vertices.min(0), part.vertices.max(0), strict=True)), -1).reshape(-1, 3)
+        turn = Rotation.from_quat(bodies.turn[:, chosen, part.body].reshape(-1, 4), scalar_first=True).as_matrix()
+        place = (bodies.position[:, chosen, part.body] - shift[:, chosen]).reshape(-1, 1, 3)
+        corners = np.einsum("nij,vj->nvi", turn, box) + place
+        low, high = np.minimum(low, corners.min((0, 1))), np.maximum(high, corners.max((0, 1)))
+    return low, high
+
+
+def camera_of(layout: Layout) -> Camera:
+    """From the front and above, far enough to see all."""
+    width = np.ptp(layout.origins[:, 0]) + layout.side
+    depth = np.ptp(layout.origins[:, 1]) + layout.depth
+    far = 0.42 * width + 0.38 * depth + 0.45 * layout.height
+    look_at = np.array([0, -0.05 * depth, 0.35 * layout.height])
+    return Camera(look_at + far * np.array([0, -0.75, 0.75]), look_at)
+
+
+def draw_floor(scene: Any, layout: Layout) -> None:
+    """A square a skill."""
+    width = np.ptp(layout.origins[:, 0]) + layout.side
+    depth = np.ptp(layout.origins[:, 1]) + layout.depth
+    scene.add_box("/floor", color=PALE, dimensions=(width, depth, 0.02), position=(0, 0, -0.012), cast_shadow=False)
+    corners = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * (layout.side / 2, layout.depth / 2)
+    lines = [
+        [(*(origin[:2] + corners[i]), 0.0), (*(origin[:2] + corners[(i + 1) % 4]), 0.0)]
+        for origin in layout.origins
+        for i in range(4)
+    ]
+    scene.add_line_segments("/squares", np.array(lines, np.float32), (170, 174, 182), thickness=1.0,
+                            thickness_units="screen")  # fmt: skip
+
+
+# --- Mazes ------------------------------------------------------------------------------------------------------------
+
+
+class MazeStage:
+    """All skills on one floor plan: the whole way of each, and a ball where it is."""
+
+    def __init__(self, scene: Any, motion: Motion):
+        plan = motion.plan
+        assert plan is not None
+        self.motion = motion
+        palette = skill_colors(max(motion.names) + 1)
+        self._colors = np.array(
+            [[int(palette[name][i : i + 2], 16) for i in (1, 3, 5)] for name in motion.names], np.uint8
+        )
+        x_low, x_high, y_low, y_high = plan.bounds
+        self._middle = np.array([(x_low + x_high) / 2, (y_low + y_high) / 2, 0.0])
+        self._span = max(x_high - x_low, y_high - y_low)
+        self.camera = Camera(np.array([0, -0.3, 0.95]) * self._span, np.zeros(3))
+        draw_plan(scene, plan, self._middle)
+        self._ways = [
+            scene.add_line_segments(f"/way-{number}", self._way(number), tuple(color.tolist()), thickness=2.0,
+                                    thickness_units="screen")
+            for number, color in enumerate(self._colors)
+        ]  # fmt: skip
+        ball = ball_of(0.012 * self._span)
+        turns = np.tile(np.array([1, 0, 0, 0], np.float32), (len(motion.names), 1))
+        self._balls = scene.add_batched_meshes_simple("/balls", *ball, turns, self._places(0), lod="off",
+                                                      batched_colors=self._colors,
+                                                      batched_scales=np.ones(len(turns), np.float32))  # fmt: skip
+        self._labels = [
+            scene.add_label(f"/label-{number}", str(name), position=self._places(-1)[number], anchor="bottom-left",
+                            depth_test=False)
+            for number, name in enumerate(motion.names)
+        ]  # fmt: skip
+
+    def _places(self, frame: int) -> Float[np.ndarray, "skills 3"]:
+        flat = self.motion.poses[:, frame]
+        raised = np.full((len(flat), 1), 0.012 * self._span)
+        return (np.concatenate([flat, raised], axis=1) - self._middle).astype(np.float32)
+
+    def _way(self, skill: int) -> Float[np.ndarray, "lines 2 3"]:
+        flat = self.motion.poses[skill]
+        points = np.concatenate([flat, np.full((len(flat), 1), 0.01)], axis=1) - self._middle
+        return np.stack([points[:-1], points[1:]], axis=1).astype(np.float32)
+
+    def show(self, frame: int) -> None:
+        self._balls.batched_positions = self._places(frame)
+
+    def pick(self, skill: int | None) -> None:
+        shown = [skill in (None, one) for one in range(len(self._ways))]
+        self._balls.batched_scales = np.array(shown, np.float32)
+        for one, visible in enumerate(shown):
+            self._ways[one].visible = self._labels[one].visible = visible
+
+    def view(self, skill: int) -> Camera:
+        del skill
+        return self.camera
+
+    def write(self, labels: list[str]) -> None:
+        """Only numbers stand here: skills end at the same places."""
+
+
+def ball_of(radius: float) -> tuple[np.ndarray, np.ndarray]:
+    import trimesh
+
+    ball = trimesh.creation.icosphere(subdivisions=2, radius=radius)
+    return np.asarray(ball.vertices, np.float32), np.asarray(ball.faces, np.uint32)
+
+
+def draw_plan(scene: Any, plan: Any, middle: Float[np.ndarray, "3"]) -> None:
+    """Cells as a floor, walls as bars."""
+    from becl.views.gallery_shapes import joined
+
+    corners = np.array([[-0.5, -0.5, 0], [0.5, -0.5, 0], [0.5, 0.5, 0], [-0.5, 0.5, 0]])
+    square = np.array([[0, 1, 2], [0, 2, 3]])
+    centres = np.concatenate([plan.cells, np.zeros((len(plan.cells), 1))], axis=1) - middle
+    floor, faces = joined([(centre + corners, square) for centre in centres])
+    scene.add_mesh_simple("/floor", floor.astype(np.float32), faces.astype(np.uint32), color=LIGHT, side="double",
+                          cast_shadow=False)  # fmt: skip
+    walls = np.concatenate([plan.walls, np.zeros((*plan.walls.shape[:2], 1))], axis=-1) - middle
+    scene.add_line_segments("/walls", walls.astype(np.float32), DARK, thickness=4.0, thickness_units="screen")

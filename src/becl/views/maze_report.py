@@ -1,0 +1,226 @@
+"""What a maze study shows: a table on the terminal and the paper's figures."""
+
+import csv
+import re
+import zipfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from becl.envs.maze import Geometry
+from becl.errors import UserError
+from becl.experiments.maze_study import Study, finished, seed_path
+
+COLUMNS = {
+    "mutual_information": "I(S;Z)",
+    "accuracy": "accuracy",
+    "coverage": "coverage",
+    "coverage_per_skill": "coverage a skill",
+    "far": "far skills",
+    "geodesic": "distance",
+    "particle_entropy": "particle entropy",
+    "mine": "MINE",
+    "seconds": "seconds",
+}
+# Single runs printed in the paper or measured on the authors' released checkpoints (square_a, 10 skills).
+PUBLISHED_ENTROPY = {
+    "diayn": 1.379,
+    "dads": 1.695,
+    "becl-released": 1.744,
+    "cic-released": 2.290,
+}
+MOST_SEEDS = 10  # Side by side in a figure.
+AUTHORS_RUN = (2.057, 0.651)  # I(S;Z) and coverage of the run drawn in the paper.
+
+
+def pretty(label: str) -> str:
+    """A run's label as a person would write it: `becl-temperature-0.5` is `BeCL, κ = 0.5`."""
+    for name in ("BeCL", "DIAYN", "DADS", "CIC"):
+        label = re.sub(rf"^{name.lower()}\b", name, label)
+    label = re.sub(r"-temperature-(\S+)$", r", κ = \1", label)
+    return re.sub(r"-(\d+)-skills$", r", \1 skills", label)
+
+
+def console() -> Any:
+    from rich.console import Console
+
+    # Tables keep their shape in a pipe or a log.
+    return Console(width=None if Console().is_terminal else 120)
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], lines: bool = False) -> Any:
+    from rich.table import Table
+
+    made = Table(title=title, show_lines=lines, title_justify="left")
+    for name in columns:
+        made.add_column(name)
+    for row in rows:
+        made.add_row(*(str(cell) for cell in row))
+    return made
+
+
+def print_table(summary: dict[str, dict[str, Any]]) -> None:
+    """A row a run, mean ± standard deviation over seeds."""
+    names = [name for name in COLUMNS if any(name in row for row in summary.values())]
+    rows = [(label, len(row["seeds"]), *(_cell(row.get(name)) for name in names)) for label, row in summary.items()]
+    console().print(table("mean ± std over seeds", ("run", "seeds", *(COLUMNS[name] for name in names)), rows))
+
+
+def _cell(value: dict[str, float | None] | None) -> str:
+    if value is None:
+        return ""
+    mean, std = value["mean"], value["std"]
+    digits = 0 if mean is not None and abs(mean) >= 20 else 2
+    return f"{mean:.{digits}f}" + ("" if std is None else f" ±{std:.{digits}f}")
+
+
+def plan_text(plan: Geometry) -> str:
+    """A floor plan in characters: walls as lines, S the start, # outside."""
+    low, high = plan.cells.min(0).tolist(), plan.cells.max(0).tolist()
+    start = plan.cells[plan.distance == 0][0]
+    columns, rows = range(low[0], high[0] + 1), range(high[1], low[1] - 1, -1)
+
+    def at(grid: np.ndarray, x: int, y: int) -> bool:
+        return bool(grid[x - plan.origin[0], y - plan.origin[1]])
+
+    def floor(x: int, y: int) -> str:
+        return "S " if (x, y) == tuple(start) else "  " if at(plan.inside, x, y) else "##"
+
+    lines = []
+    for y in [*rows, low[1] - 1]:
+        lines.append("+" + "+".join("--" if at(plan.wall_above, x, y) else "  " for x in columns) + "+")
+        if y >= low[1]:
+            edges = ["|" if at(plan.wall_right, x, y) else " " for x in range(low[0] - 1, high[0] + 1)]
+            lines.append(edges[0] + "".join(floor(x, y) + edge for x, edge in zip(columns, edges[1:], strict=True)))
+    return "\n".join(lines)
+
+
+def draw(study: Study, out: Path, demo: bool = False) -> list[Path]:
+    """The figures of a study from its finished seeds; returns the PNGs."""
+    from becl.views import figures
+
+    results = finished(study, out)
+    made = {}
+    if demo:
+        made["demo"] = figures.demo_figure([_panel(study, out, rows[0]) for rows in results.values()])
+    elif study.kind == "temperature":
+        made["temperature"] = figures.panels(
+            [_typical(study, out, rows) for rows in results.values()], min(4, len(results))
+        )
+    elif study.kind == "skills":
+        complete = _rectangle(study, results)
+        if complete:
+            grid = [_typical(study, out, results[label], title="") for row in complete.values() for label in row]
+            columns = [label.split("-")[-2] for label in next(iter(complete.values()))]
+            made["skills"] = figures.panels(
+                grid,
+                len(columns),
+                row_labels=[pretty(name) for name in complete],
+                column_labels=[f"{n} skills" for n in columns],
+            )
+    else:
+        grid = [_typical(study, out, rows) for rows in results.values()]
+        made["comparison"] = figures.panels(grid, min(4, len(grid)))
+    columns, rows_of = _side_by_side(results)
+    if not demo and len(columns) > 1:
+        every = [_panel(study, out, row, title="") for rows in rows_of.values() for row in rows]
+        made["every-seed"] = figures.panels(
+            every, len(columns), row_labels=[pretty(name) for name in rows_of], column_labels=columns
+        )
+    scores = [
+        figures.Score(pretty(label), row["mutual_information"], row["coverage"])
+        for label, rows in results.items()
+        for row in rows
+    ]
+    if not demo:
+        run = next(iter(study.runs.values()))
+        made["tradeoff"] = figures.tradeoff(
+            scores,
+            reference=AUTHORS_RUN if _is_papers(study) else None,
+            num_skills=run.objective.skills.dim if study.kind != "skills" else None,
+        )
+        curves = {label: _curves(out, label, rows) for label, rows in results.items()}
+        cycles = next(iter(curves.values()))[0]
+        made["learning-curves"] = figures.learning_curves(
+            {pretty(label): values for label, (_, values) in curves.items()}, cycles
+        )
+    if study.mine_iterations:
+        made["estimates"] = _estimates(study, out, results)
+    return [figures.save(figure, out / name)[0] for name, figure in made.items()]
+
+
+def _side_by_side(results: dict[str, list[dict[str, Any]]]) -> tuple[list[str], dict[str, list[dict[str, Any]]]]:
+    """Seeds all runs have; where they have too few in common, as many of each run's own as all have."""
+    common = sorted(set.intersection(*({row["seed"] for row in rows} for rows in results.values())))[:MOST_SEEDS]
+    if len(common) > 1:
+        return [f"seed {seed}" for seed in common], {
+            label: [row for row in rows if row["seed"] in common] for label, rows in results.items()
+        }
+    count = min(MOST_SEEDS, *(len(rows) for rows in results.values()))
+    return [f"{number + 1}" for number in range(count)], {label: rows[:count] for label, rows in results.items()}
+
+
+def _is_papers(study: Study) -> bool:
+    """Whether published numbers may stand beside a study's: all of them are of ten skills in square_a."""
+    return all(run.env.name == "square_a" and run.objective.skills.dim == 10 for run in study.runs.values())
+
+
+def _estimates(study: Study, out: Path, results: dict[str, list[dict[str, Any]]]) -> Any:
+    from becl.views import figures
+
+    curves = {pretty(label): np.stack([_arrays(out, row)["mine"] for row in rows]) for label, rows in results.items()}
+    entropies = {pretty(label): np.array([row["particle_entropy"] for row in rows]) for label, rows in results.items()}
+    # The published runs have the maze study's entropy weight; ours are comparable only if they have it too.
+    same = [label for label in PUBLISHED_ENTROPY if label in study.runs and _entropy_weight(study, label) == 0.025]
+    published = {pretty(label): PUBLISHED_ENTROPY[label] for label in same}
+    iterations = np.arange(1, study.mine_iterations + 1)
+    count = next(iter(study.runs.values())).objective.skills.dim
+    return figures.estimates(curves, iterations, entropies, count, published=published if _is_papers(study) else None)
+
+
+def _entropy_weight(study: Study, label: str) -> float:
+    return study.runs[label].learner.entropy_weight
+
+
+def _arrays(out: Path, row: dict[str, Any]) -> dict[str, np.ndarray]:
+    path = seed_path(out, row["label"], row["seed"], "npz")
+    try:
+        with np.load(path) as arrays:
+            return dict(arrays)
+    except (OSError, EOFError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else "damaged"
+        raise UserError(f"{path}: {why}; remove {path.with_suffix('.json').name} to train this seed again") from None
+
+
+def _panel(study: Study, out: Path, row: dict[str, Any], title: str | None = None) -> Any:
+    from becl.views import figures
+
+    run = study.runs[row["label"]]
+    subtitle = f"I(S;Z) {row['mutual_information']:.2f} · coverage {100 * row['coverage']:.0f} % · {row['far']:.0f} far"
+    shown = pretty(row["label"]) if title is None else title
+    return figures.Panel(shown, subtitle, _arrays(out, row)["paths"], run.env.geometry)
+
+
+def _typical(study: Study, out: Path, rows: list[dict[str, Any]], title: str | None = None) -> Any:
+    """The seed in the middle by I(S;Z): neither the best nor the worst is shown for the method."""
+    ordered = sorted(rows, key=lambda row: row["mutual_information"])
+    return _panel(study, out, ordered[(len(ordered) - 1) // 2], title)
+
+
+def _rectangle(study: Study, results: dict[str, Any]) -> dict[str, list[str]]:
+    """Labels of the skills study by method, for methods all of whose counts have a finished seed."""
+    grid: dict[str, list[str]] = {}
+    for label in study.runs:
+        grid.setdefault(label.rsplit("-", 2)[0], []).append(label)
+    return {method: labels for method, labels in grid.items() if all(label in results for label in labels)}
+
+
+def _curves(out: Path, label: str, rows: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
+    read = []
+    for row in rows:
+        with seed_path(out, label, row["seed"], "csv").open() as file:
+            read.append([(float(line["cycle"]), float(line["reward"])) for line in csv.DictReader(file)])
+    values = np.array(read)
+    return values[0, :, 0].astype(int), values[:, :, 1]

@@ -1,0 +1,346 @@
+"""What the skills of a run look like: the poses of one episode of each, and where every body is then.
+
+Each skill is played once from the same start with the policy's mean action, and the joints' positions are kept.
+Everything else that is drawn follows from them by MuJoCo's kinematics. In a maze a pose is a position.
+"""
+
+import contextlib
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from jaxtyping import Float, Float32
+
+from becl import envs
+from becl.envs import maze
+from becl.envs.dm_env import DmEnvironment
+from becl.envs.external import GymBatch, is_foreign, maker_of
+from becl.envs.maze_batch import MazeBatch
+from becl.envs.registration import RobotEnv
+from becl.envs.simulations import Simulations
+from becl.errors import UserError
+from becl.experiments.evaluation import choose_seed, choose_skills, choose_snapshot
+from becl.experiments.finetuning import Finetuning, Lane, load_policies, load_policy
+from becl.experiments.pretraining import Pretraining, load_pretraining, load_snapshot, snapshot_path
+from becl.measure.skills import STARTS, Policy, Watched, play
+from becl.runs.folder import read_config
+from becl.runs.log import lane_name
+
+if TYPE_CHECKING:
+    import mujoco
+
+FREE = -1  # The number of the camera that no model needs to have.
+
+
+class Look(NamedTuple):
+    """Which skills of a run to look at."""
+
+    made: Pretraining
+    folder: Path
+    seed: int
+    snapshot: int
+    vectors: Float32[np.ndarray, "skills dim"]
+    names: list[int]
+
+    @property
+    def path(self) -> Path:
+        return snapshot_path(self.folder, self.seed, self.snapshot)
+
+    @property
+    def title(self) -> str:
+        return f"{self.made.method} on {self.made.env}, seed {self.seed}, {self.snapshot:,} steps"
+
+
+class Motion(NamedTuple):
+    """One episode of every skill, at evenly spaced moments."""
+
+    names: list[int]
+    poses: Float[np.ndarray, "skills frames pose"]
+    """Robots: positions of all joints, then of bodies moved from outside. Mazes: x, y."""
+    frame_seconds: float
+    """Between two frames; of the simulation, 1 a step in a maze."""
+    model: "mujoco.MjModel | None" = None
+    """None in a maze."""
+    camera: str | int = FREE
+    plan: maze.Geometry | None = None
+    """Of a maze."""
+
+    @property
+    def frames(self) -> int:
+        return self.poses.shape[1]
+
+
+class Bodies(NamedTuple):
+    """Where all bodies are."""
+
+    position: Float[np.ndarray, "skills frames bodies 3"]
+    turn: Float[np.ndarray, "skills frames bodies 4"]
+    """Quaternions, w first."""
+
+
+# --- What to look at --------------------------------------------------------------------------------------------------
+
+
+class Tuned(NamedTuple):
+    """A finetuned policy, to be looked at on its task."""
+
+    made: Finetuning
+    folder: Path
+    lane: Lane
+
+    @property
+    def title(self) -> str:
+        return f"{self.made.method} on {self.lane.task}, seed {self.lane.seed}, finetuned for {self.made.steps:,} steps"
+
+    @property
+    def name(self) -> str:
+        """Of files."""
+        return lane_name(self.lane.label)
+
+    @property
+    def label(self) -> str:
+        return self.lane.task if self.lane.skill is None else f"{self.lane.task}\nskill {self.lane.skill}"
+
+
+def look_at(run: Path, seed: int | None = None, snapshot: int | None = None, skills: Sequence[int] = ()) -> Look:
+    """Refuses runs, seeds, snapshots and skills that are not there."""
+    made = load_pretraining(run)
+    if not made.run.objective.skills.dim:
+        raise UserError(f"{run}: {made.method} has no skills to look at")
+    seed = choose_seed(run, made.seeds, seed)
+    vectors, names = choose_skills(made.method, made.run.objective.skills, skills)
+    return Look(made, run, seed, choose_snapshot(run, [seed], snapshot), vectors, names)
+
+
+def looks_at(
+    run: Path, seed: int | None = None, snapshot: int | None = None, skills: Sequence[int] = ()
+) -> list[Look] | list[Tuned]:
+    """The skills of a pretrained run, or the policies of a finetuned one."""
+    if read_config(run).get("command") == "finetune":
+        return tuned_at(run, seed, snapshot, skills)
+    return [look_at(run, seed, snapshot, skills)]
+
+
+def tuned_at(
+    run: Path, seed: int | None = None, snapshot: int | None = None, skills: Sequence[int] = ()
+) -> list[Tuned]:
+    """The policies of a seed, task by task; refuses what is not there."""
+    made = load_policies(run, snapshot)
+    seed = choose_seed(run, made.seeds, seed)
+    if skills and made.skill != "each":
+        raise UserError(f"--skills {skills[0]}: each policy of {run} has learned with a skill of its own; leave it out")
+    wanted = choose_skills(made.method, made.run.objective.skills, skills)[1] if made.skill == "each" else [None]
+    return [Tuned(made, run, Lane(task, seed, skill)) for task in made.tasks for skill in wanted]
+
+
+def policy_of(look: Look) -> Policy:
+    return load_snapshot(look.made, look.path)[0].actor
+
+
+def motion_of(look: Look | Tuned, frames: int, steps: int | None = None) -> Motion:
+    """The episode of every skill, or its first `steps`, in so many frames at most."""
+    if isinstance(look, Tuned):
+        policy, skill = load_policy(look.made, look.folder, look.lane)
+        return thinned(record(policy, look.lane.task, skill[None], [0], steps=steps), frames)
+    return thinned(record(policy_of(look), look.made.env, look.vectors, look.names, steps=steps), frames)
+
+
+# --- Episodes ---------------------------------------------------------------------------------------------------------
+
+
+def record(
+    policy: Policy,
+    env: str,
+    skills: Float[np.ndarray, "skills dim"],
+    names: Sequence[int],
+    seed: int = STARTS,
+    steps: int | None = None,
+) -> Motion:
+    """A frame a step. The start is that of the first episode of `becl evaluate`."""
+    if env in maze.names():
+        return record_maze(policy, env, skills, names, seed, steps)
+    if is_foreign(env):
+        return record_foreign(policy, env, skills, names, seed, steps)
+    return record_robot(policy, env, skills, names, seed, steps)
+
+
+def record_maze(
+    policy: Policy,
+    env: str,
+    skills: Float[np.ndarray, "skills dim"],
+    names: Sequence[int],
+    seed: int,
+    steps: int | None,
+) -> Motion:
+    plan = maze.Maze(env) if steps is None else maze.Maze(env, episode_length=steps)
+    states = play(policy, MazeBatch(plan, len(skills), [seed] * len(skills)), skills)
+    return Motion(list(names), np.stack(list(states), axis=1).astype(float), 1.0, plan=maze.geometry(env))
+
+
+def record_robot(
+    policy: Policy,
+    env: str,
+    skills: Float[np.ndarray, "skills dim"],
+    names: Sequence[int],
+    seed: int,
+    steps: int | None,
+) -> Motion:
+    name, _, task = env.partition("_")
+    domain = envs.DOMAINS[name]
+    task = task or domain.primal
+    watched = Watched(domain, [task])
+    poses: list[np.ndarray] = []
+    with contextlib.closing(Simulations(watched, task, len(skills), [seed] * len(skills), steps)) as sims:
+        for _ in play(policy, sims, skills):
+            if not poses:
+                poses.append(np.stack([sims.data(number).qpos for number in range(sims.num_envs)]))
+                continue
+            # Where MuJoCo gave up, the last good pose is held.
+            good = sims.divergences == 0
+            poses.append(np.where(good[:, None], watched.qpos, poses[-1]))
+        model, seconds = copy.copy(sims.model), sims.model.opt.timestep * domain.substeps
+    return Motion(list(names), np.stack(poses, axis=1), seconds, model, domain.camera)
+
+
+def record_foreign(
+    policy: Policy,
+    env: str,
+    skills: Float[np.ndarray, "skills dim"],
+    names: Sequence[int],
+    seed: int,
+    steps: int | None,
+) -> Motion:
+    """Poses of anyone's environment that has MuJoCo inside; after an episode's end the last one is held."""
+    make = maker_of(env)
+    recorded: list[Recorded] = []
+
+    def watched() -> Recorded:
+        recorded.append(Recorded(make(), env))
+        return recorded[-1]
+
+    batch = GymBatch(watched, len(skills), [seed] * len(skills))
+    with contextlib.closing(batch):
+        batch.spec = batch.spec._replace(episode_length=steps or batch.spec.episode_length)
+        for _ in play(policy, batch, skills):
+            if all(one.over for one in recorded if one.poses):
+                break
+    shown = [one for one in recorded if one.poses]  # One more was made to ask for its length.
+    longest = max(len(one.poses) for one in shown)
+    poses = [np.stack(one.poses + [one.poses[-1]] * (longest - len(one.poses))) for one in shown]
+    model = shown[0].model
+    assert model is not None
+    return Motion(list(names), np.stack(poses), shown[0].seconds, model, tracking_camera(model))
+
+
+class Recorded(gymnasium.Wrapper):
+    """Notes the poses of an environment's first episode."""
+
+    def __init__(self, env: Any, name: str):
+        super().__init__(env)
+        self.name = name
+        self.poses: list[np.ndarray] = []
+        self.over = False
+        self.model: mujoco.MjModel | None = None
+        self.seconds = 1.0
+        self._begun_at = 0.0
+        self._physics()
+
+    def reset(self, **options: Any) -> Any:
+        result = self.env.reset(**options)
+        if self.poses:
+            self.over = True
+        else:
+            model, data = self._physics()
+            self.model, self._begun_at = copy.copy(model), data.time
+            self.poses.append(pose_of(model, data))
+        return result
+
+    def step(self, action: Any) -> Any:
+        result = self.env.step(action)
+        if not self.over:
+            model, data = self._physics()
+            self.poses.append(pose_of(model, data))
+            self.seconds = (data.time - self._begun_at) / (len(self.poses) - 1) or 1.0
+        return result
+
+    def _physics(self) -> tuple["mujoco.MjModel", "mujoco.MjData"]:
+        """Asked for every time: dm_control makes another with every seed."""
+        found = physics_of(self.env.unwrapped)
+        if found is None:
+            raise UserError(f"{self.name} has no poses to draw: mazes, robots, and environments on MuJoCo have")
+        return found
+
+
+def physics_of(env: Any) -> tuple["mujoco.MjModel", "mujoco.MjData"] | None:
+    """MuJoCo's model and data inside an environment."""
+    import mujoco
+
+    if isinstance(env, DmEnvironment):
+        return None if env.physics is None else (env.physics.model.ptr, env.physics.data.ptr)
+    if isinstance(env, RobotEnv):
+        return env.simulations.model, env.simulations.data(0)
+    model, data = getattr(env, "model", None), getattr(env, "data", None)
+    return (model, data) if isinstance(model, mujoco.MjModel) and isinstance(data, mujoco.MjData) else None
+
+
+def tracking_camera(model: "mujoco.MjModel") -> str | int:
+    """A camera that follows the robot, or the free one."""
+    import mujoco
+
+    modes = [int(mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM), int(mujoco.mjtCamLight.mjCAMLIGHT_TRACK)]
+    return next(iter(np.flatnonzero(np.isin(model.cam_mode, modes)).tolist()), FREE)
+
+
+def thinned(motion: Motion, frames: int) -> Motion:
+    """At most so many frames, evenly spaced, first and last included."""
+    last = motion.frames - 1
+    chosen = np.linspace(0, last, min(frames, last + 1)).round().astype(int)
+    seconds = motion.frame_seconds * last / max(len(chosen) - 1, 1)
+    return motion._replace(poses=motion.poses[:, chosen], frame_seconds=seconds)
+
+
+# --- Kinematics -------------------------------------------------------------------------------------------------------
+
+
+def pose_parts() -> int:
+    """What of MuJoCo's state a pose is."""
+    import mujoco
+
+    kinds = mujoco.mjtState
+    return int(kinds.mjSTATE_QPOS | kinds.mjSTATE_MOCAP_POS | kinds.mjSTATE_MOCAP_QUAT)
+
+
+def pose_of(model: "mujoco.MjModel", data: "mujoco.MjData") -> Float[np.ndarray, " pose"]:
+    import mujoco
+
+    pose = np.zeros(mujoco.mj_stateSize(model, pose_parts()))
+    mujoco.mj_getState(model, data, pose, pose_parts())
+    return pose
+
+
+def take_pose(model: "mujoco.MjModel", data: "mujoco.MjData", pose: Float[np.ndarray, " pose"]) -> None:
+    """Moves bodies, geoms, cameras and lights to where a pose puts them."""
+    import mujoco
+
+    mujoco.mj_setState(model, data, pose, pose_parts())
+    mujoco.mj_kinematics(model, data)
+    mujoco.mj_comPos(model, data)
+    mujoco.mj_camlight(model, data)
+
+
+def bodies_of(motion: Motion) -> Bodies:
+    """Where the bodies are in all frames."""
+    import mujoco
+
+    model = motion.model
+    assert model is not None
+    data = mujoco.MjData(model)
+    position = np.zeros((*motion.poses.shape[:2], model.nbody, 3))
+    turn = np.zeros((*motion.poses.shape[:2], model.nbody, 4))
+    for place in np.ndindex(*motion.poses.shape[:2]):
+        take_pose(model, data, motion.poses[place])
+        position[place], turn[place] = data.xpos, data.xquat
+    return Bodies(position, turn)

@@ -1,0 +1,128 @@
+"""`becl trajectories`: where skills go, which states they cover, and how well their features are apart.
+
+Up to three figures as PNG and SVG under --out:
+
+    trajectories    the path of every episode in its skill's colour: x against time for what moves along a line, x and y
+                    for what moves in a plane, on the floor plan of a maze
+    coverage        how often each part of the grid of `becl evaluate` is visited, over its first two axes
+    features        BeCL only: the features of states on the unit sphere, by skill
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from becl.errors import UserError
+from becl.runs.progress import counted
+
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.figure import Figure
+
+    from becl.measure.skills import Rollout
+    from becl.views.poses import Look
+
+STATES = 40  # Of an episode, evenly spaced, whose features are drawn.
+
+
+@dataclass(frozen=True)
+class TrajectoriesCommand:
+    """Draw where the skills of a pretrained run go, which states they cover and, for BeCL, their features."""
+
+    run: Annotated[Path, tyro.conf.Positional]
+    """Folder of `becl pretrain`, finished or not."""
+    out: Path | None = None
+    """Folder for the figures; RUN/gallery by default."""
+    skills: tuple[int, ...] = ()
+    """Numbers of skills; all by default, of continuous ones 16 fixed draws."""
+    seed: int | None = None
+    """Seed of the run; its first by default."""
+    snapshot: int | None = None
+    """Steps of the networks to look at; the last by default."""
+    episodes: int = 10
+    """Of every skill; all skills have the same starts."""
+
+
+def trajectories_command(command: TrajectoriesCommand) -> int:
+    from becl.experiments.evaluation import check_place
+    from becl.views.poses import look_at
+
+    if command.episodes < 1:
+        raise UserError(f"--episodes {command.episodes}: at least 1 is needed")
+    look = look_at(command.run, command.seed, command.snapshot, command.skills)
+    out = command.out or command.run / "gallery"
+    check_place(out)
+    return draw(look, out, command.episodes)
+
+
+def draw(look: "Look", out: Path, episodes: int) -> int:
+    """Plays, draws and writes."""
+    from becl.commands.all import check_writable
+    from becl.experiments.pretraining import load_snapshot
+    from becl.measure.skills import rollout
+    from becl.runs.progress import progress
+    from becl.views import figures
+
+    made = look.made
+    print(f"{look.title} · {counted(len(look.names), 'skill')} × {counted(episodes, 'episode')} · {out}/", flush=True)
+    learner, objective = load_snapshot(made, look.path)
+    with progress(len(look.names) * episodes * made.run.env.episode_length, "steps") as shown:
+        done = rollout(learner.actor, made.env, look.vectors, episodes, tasks=tasks_in_one_scene(made.env),
+                       advance=shown.advance)  # fmt: skip
+    check_writable(out)
+    if not done.place.shape[-1]:
+        print(f"no trajectories: {made.env} has no body whose place is known (a MuJoCo model's has)")
+    for name, figure in figures_of(look, done, learner, objective):
+        for path in figures.save(figure, out / name):
+            print(path)
+    return 0
+
+
+def tasks_in_one_scene(env: str) -> list[str]:
+    """Where a task changes the scene, the first only."""
+    from becl.measure.skills import sets_of, tasks_of
+
+    return sets_of(tasks_of(env))[0]
+
+
+def figures_of(look: "Look", done: "Rollout", learner: Any, objective: Any) -> Iterator[tuple[str, "Figure"]]:
+    """All that can be drawn of this run."""
+    from becl.envs import maze
+    from becl.envs.external import is_foreign
+    from becl.measure.coverage import grid_of
+    from becl.views import figures
+
+    env = look.made.env
+    if env in maze.names():
+        panel = figures.Panel("", look.title, done.place, maze.geometry(env), look.names)
+        yield "trajectories", figures.panels([panel], 1, width=figures.COLUMN_WIDTH)
+    elif done.place.shape[-1]:
+        yield "trajectories", figures.skill_paths(done.place, done.step_seconds, look.names, look.title)
+    if not is_foreign(env):
+        grid = grid_of(env)
+        coordinates = grid.coordinates(done.obs.reshape(-1, done.obs.shape[-1]))
+        by_skill = coordinates.reshape(len(look.names), -1, coordinates.shape[-1])
+        plan = maze.geometry(env) if env in maze.names() else None
+        yield "coverage", figures.coverage_map(by_skill[..., :2], grid.axes[:2], look.title, plan)
+    found = features_of(look, done, learner, objective)
+    if found is not None:
+        yield "features", figures.feature_sphere(found, look.names, look.title)
+
+
+def features_of(look: "Look", done: "Rollout", learner: Any, objective: Any) -> "np.ndarray | None":
+    """BeCL's features of some states [skills, episodes, states, feature]; None for other methods."""
+    import jax.numpy as jnp
+    import numpy as np
+
+    from becl.objectives.encoder import EncoderState, encode
+
+    run = look.made.run
+    if not isinstance(objective, EncoderState):
+        return None
+    chosen = np.linspace(1, done.obs.shape[2] - 1, min(STATES, done.obs.shape[2] - 1)).round().astype(int)
+    obs = run.learner.view(learner, jnp.asarray(done.obs[:, :, chosen]))
+    seen = obs[..., np.array(run.objective_obs)] if run.objective_obs else obs
+    return np.asarray(encode(objective, seen), np.float64)

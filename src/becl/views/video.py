@@ -1,0 +1,230 @@
+"""`becl video`: films of the skills of a run, or of tasks it was finetuned on, one each and one of all side by side.
+
+Under --out:
+
+    skill-<n>.mp4    one episode of the skill; of a finetuned run <task>-seed-<n>.mp4
+    skills.mp4       all of them in a grid; of a finetuned run tasks.mp4
+    *.gif            the same, smaller, for pages that play nothing else
+"""
+
+import contextlib
+import math
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+import tyro
+
+from becl.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from becl.views.poses import Look, Motion, Tuned
+    from becl.views.rendering import Choice, Painter
+
+SLOWEST, FASTEST = 1.0, 60.0  # Frames a second that every player shows.
+MAZE_RATE = 10.0  # A maze has no seconds.
+GIF_RATE, GIF_WIDTH = 5.0, (160, 640)  # Frames a second at most; pixels of a skill, and of all.
+LARGEST = 2048  # Pixels of a skill.
+
+
+@dataclass(frozen=True)
+class VideoCommand:
+    """Film the skills of a pretrained run, or the tasks of a finetuned one: an mp4 and a GIF of each, and of all."""
+
+    run: Annotated[Path, tyro.conf.Positional]
+    """Folder of `becl pretrain`, finished or not, or of `becl finetune`."""
+    out: Path | None = None
+    """Folder for the films; RUN/gallery by default."""
+    skills: tuple[int, ...] = ()
+    """Numbers of skills to film; all by default, of continuous ones 16 fixed draws. A finetuned policy has its own."""
+    seed: int | None = None
+    """Seed of the run; its first by default."""
+    snapshot: int | None = None
+    """Steps of the networks to look at; the last by default."""
+    steps: int | None = None
+    """How much of the episode to film; all by default."""
+    frames: int = 250
+    """At most; films run as fast as the robot whatever their number."""
+    size: int = 256
+    """Of a skill's picture, in pixels."""
+    gif: bool = True
+    """Also write GIFs."""
+    renderer: Literal["auto", "egl", "osmesa", "rays"] = "auto"
+    """What draws: OpenGL by EGL or OSMesa, or rays, which need neither; by default the first that works."""
+
+
+def video_command(command: VideoCommand) -> int:
+    from becl.experiments.evaluation import check_place
+    from becl.views.poses import looks_at
+
+    check_picture(command.steps, command.frames, command.size)
+    looks = looks_at(command.run, command.seed, command.snapshot, command.skills)
+    out = command.out or command.run / "gallery"
+    check_place(out)
+    return film(looks, out, command)
+
+
+def check_picture(steps: int | None, frames: int, size: int) -> None:
+    if steps is not None and steps < 1:
+        raise UserError(f"--steps {steps}: at least 1 is needed")
+    if frames < 2:
+        raise UserError(f"--frames {frames}: at least 2 are needed")
+    if not 16 <= size <= LARGEST or size % 2:
+        raise UserError(f"--size {size}: an even number from 16 to {LARGEST} is needed")
+
+
+class Shot(NamedTuple):
+    """What is filmed: one skill of a motion."""
+
+    name: str
+    """Of the film."""
+    label: str
+    """In the corner of its picture among others."""
+    painter: "Painter"
+    skill: int
+
+
+def film(looks: Sequence["Look | Tuned"], out: Path, command: VideoCommand) -> int:
+    """Plays, draws and writes."""
+    from becl.commands.all import check_writable
+    from becl.runs.progress import counted, progress
+    from becl.views.poses import Tuned, motion_of
+    from becl.views.rendering import choose_renderer, painter_of
+
+    choice = choose_renderer(command.renderer)
+    for look in looks:
+        print(look.title + ("" if isinstance(look, Tuned) else f" · {counted(len(look.names), 'skill')}"))
+    print(f"{drawn_by(choice, looks[0].made.env)} · {out}/", flush=True)
+    motions = [motion_of(look, command.frames, command.steps) for look in looks]
+    check_writable(out)
+    began, shots = time.perf_counter(), []
+    with contextlib.ExitStack() as stack, warnings.catch_warnings():
+        for look, motion in zip(looks, motions, strict=True):
+            painter = stack.enter_context(contextlib.closing(painter_of(motion, choice.renderer, command.size)))
+            if isinstance(look, Tuned):
+                shots.append(Shot(look.name, look.label, painter, 0))
+            else:
+                shots += [Shot(f"skill-{name}", str(name), painter, i) for i, name in enumerate(motion.names)]
+        # JAX warns of a fork, but nothing runs between it and the start of ffmpeg.
+        warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
+        shown = stack.enter_context(progress(len(shots) * motions[0].frames, "frames"))
+        together = "tasks" if isinstance(looks[0], Tuned) else "skills"
+        paths = write_films(shots, together, motions[0], out, command.gif, shown)
+    size = sum(path.stat().st_size for path in paths)
+    print(f"{len(paths)} films, {size / 1e6:.1f} MB, {time.perf_counter() - began:.0f} s in {out}/")
+    return 0
+
+
+def drawn_by(choice: "Choice", env: str) -> str:
+    """What draws and, where it is not OpenGL, why."""
+    from becl.envs import maze
+
+    if env in maze.names():
+        return "drawn as a floor plan"
+    return f"drawn by {choice.renderer}" + (f": {choice.why}" if choice.renderer == "rays" else "")
+
+
+def write_films(
+    shots: Sequence[Shot], together: str, motion: "Motion", out: Path, gif: bool, shown: Any
+) -> list[Path]:  # fmt: skip
+    """All films at once, a frame of each at a time, so that none has to be kept; then their GIFs. All are as long as
+    `motion`."""
+    rate = frame_rate(motion)
+    paths = [out / f"{name}.mp4" for name in [*(shot.name for shot in shots), together]]
+    labels = [shot.label for shot in shots]
+    with contextlib.ExitStack() as stack:
+        films = [stack.enter_context(mp4(path, rate)) for path in paths]
+        for number in range(motion.frames):
+            pictures = [shot.painter.frame(shot.skill, number) for shot in shots]
+            for film, picture in zip(films, [*pictures, tiled(pictures, labels)], strict=True):
+                film.append_data(picture)
+            shown.advance(len(pictures))
+    return [*paths, *(write_gif(path, min(rate, GIF_RATE), GIF_WIDTH[path is paths[-1]]) for path in paths if gif)]
+
+
+def frame_rate(motion: "Motion") -> float:
+    """As fast as the robot."""
+    if motion.plan is not None:
+        return MAZE_RATE
+    return min(max(1 / motion.frame_seconds, SLOWEST), FASTEST)
+
+
+@contextlib.contextmanager
+def mp4(path: Path, rate: float) -> Iterator[Any]:
+    """A film that gets its name when it is whole."""
+    import imageio
+
+    with whole(path) as part:
+        # Multiples of 2 are all that its coding needs.
+        writer = imageio.get_writer(part, format="FFMPEG", fps=rate, codec="libx264", macro_block_size=2,
+                                    output_params=["-threads", "1", "-movflags", "+faststart"])  # fmt: skip
+        with contextlib.closing(writer):
+            yield writer
+
+
+def write_gif(film: Path, rate: float, width: int) -> Path:
+    """A film as a GIF beside it, with the colours that it needs."""
+    import subprocess
+
+    import imageio_ffmpeg
+
+    path = film.with_suffix(".gif")
+    colors = "split[a][b];[a]palettegen=max_colors=64[p];[b][p]paletteuse=dither=none"
+    graph = f"fps={rate:g},scale='min({width},iw)':-2:flags=area,{colors}"
+    with whole(path) as part:
+        command = [imageio_ffmpeg.get_ffmpeg_exe(), "-loglevel", "error", "-y", "-i", film, "-vf", graph, part]
+        subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+    return path
+
+
+@contextlib.contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A place to write that gets its name in the end, and is gone where that fails."""
+    part = path.with_name(f".{path.stem}.part{path.suffix}")
+    try:
+        yield part
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def tiled(pictures: Sequence["np.ndarray"], labels: Sequence[str]) -> "np.ndarray":
+    """Pictures of one size in a grid about as wide as high, each with its label."""
+    import numpy as np
+
+    columns = math.ceil(math.sqrt(len(pictures)))
+    rows = math.ceil(len(pictures) / columns)
+    height, width = pictures[0].shape[:2]
+    grid = np.full((rows * height, columns * width, 3), 255, np.uint8)
+    for place, (picture, label) in enumerate(zip(pictures, labels, strict=True)):
+        top, left = place // columns * height, place % columns * width
+        grid[top : top + height, left : left + width] = labelled(picture, label)
+    return grid
+
+
+def labelled(picture: "np.ndarray", label: str) -> "np.ndarray":
+    """A picture with a few words in its corner."""
+    import numpy as np
+    from PIL import Image, ImageDraw, ImageFont
+
+    image = Image.fromarray(picture)
+    size = max(9, image.width // 14)
+    pen = ImageDraw.Draw(image)
+    pen.text((size // 3, size // 5), label, fill="white", font=ImageFont.load_default(size), stroke_width=1,
+             stroke_fill="black")  # fmt: skip
+    return np.asarray(image)
+
+
+def smaller(picture: "np.ndarray", size: int) -> "np.ndarray":
+    """A picture at most so high, its pixels averaged."""
+    import numpy as np
+    from PIL import Image
+
+    image = Image.fromarray(picture)
+    return picture if image.height <= size else np.asarray(image.resize((size, size), Image.Resampling.BOX))
