@@ -414,7 +414,7 @@ BAD = [
     (["square_a", "--set", "head=0"], "head 0", "greater than 0"),
     (["square_a", "--set", "optimizer.learning_rate=nan"], "optimizer.learning_rate nan", "greater than 0"),
     (["square_a", "--method", "cic", "--set", "batch=8"], "batch 8", "16 neighbours"),
-    (["square_a", "--set", "hard_negatives=1", "denominator=all"], "hard_negatives", "paper or batch"),
+    (["square_a", "--method", "becl-paper", "--set", "denominator=all"], "denominator", "paper, batch"),
     (["square_a", "--tempreature", "1"], "--tempreature", "allowed"),
     (["square_a", "--set", "steps_per_update=0"], "steps_per_update 0", "at least 1"),
     (["square_a", "--set", "random_steps=-5"], "random_steps -5", "negative"),
@@ -668,7 +668,7 @@ def test_without_a_terminal_progress_is_plain_lines(capsys):
 SHARING = """
 import jax, numpy as np
 jax.config.update("jax_disable_most_optimizations", True)
-from becl import offpolicy
+from becl.learning import offpolicy
 from becl.experiments.pretraining import make_envs, make_pretraining, seed_keys
 
 assert [offpolicy.usable_devices(seeds) for seeds in (1, 2, 3, 4, 5, 6, 8)] == [1, 2, 3, 4, 1, 3, 4]

@@ -357,11 +357,9 @@ def test_configurations_with_many_differences_keep_different_labels(tmp_path: Pa
 
 def test_what_is_not_the_methods_default_reward_is_said_even_of_a_single_run(tmp_path: Path) -> None:
     config = finetuning()
-    config["pretraining"]["run"]["objective"] |= {"positive": "mean", "denominator": "paper"}
+    config["pretraining"]["run"]["objective"] |= {"positive": "mean", "temperature": 0.1}
     config["pretraining"]["run"]["batch"] = 64  # A size, which says nothing of the method.
-    assert labels(write(tmp_path / "a", {("walker_run", 0): 1.0}, config)) == [
-        'BeCL, denominator = "paper", positive = "mean"'
-    ]
+    assert labels(write(tmp_path / "a", {("walker_run", 0): 1.0}, config)) == ['BeCL, κ = 0.1, positive = "mean"']
 
 
 def test_an_option_that_others_left_out_tells_configurations_apart(tmp_path: Path) -> None:

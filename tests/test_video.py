@@ -11,6 +11,7 @@ from gallery_runs import make_run, skilless, square, tuned, walker  # noqa: F401
 from PIL import Image
 
 from becl.commands.cli import main
+from becl.objectives.encoder import encode
 from becl.views import figures
 from becl.views.filmstrip import liveliest, strip
 from becl.views.poses import Motion, look_at
@@ -173,7 +174,7 @@ class TestTrajectories:
         assert found is not None
         assert found.shape[:3] == (4, 2, 40)
         np.testing.assert_allclose(np.linalg.norm(found, axis=-1), 1, rtol=1e-5)
-        last = look.made.run.objective.features((objective.encoder, objective.head), jnp.asarray(done.obs[1, 0, -1]))  # type: ignore
+        last = encode(objective, jnp.asarray(done.obs[1, 0, -1]))
         np.testing.assert_allclose(found[1, 0, -1], last, atol=1e-5)
 
     def test_alignment_and_uniformity_are_those_of_naive_loops(self):

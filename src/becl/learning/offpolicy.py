@@ -63,7 +63,7 @@ class Restorable(Environments, Protocol):
 
 @runtime_checkable
 class Learner(Protocol):
-    """How a policy is learned: `becl.learning.ddpg.DDPG`, and over frozen skills `becl.learning.controller.Controller`."""
+    """How a policy is learned: `ddpg.DDPG`, or over frozen skills `controller.Controller`."""
 
     def init(self, key: PRNGKeyArray, env: EnvSpec, skills: SkillSpace) -> Any:
         """A state whose field `actor` is what `act` and `best` take."""

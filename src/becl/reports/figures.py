@@ -1,7 +1,7 @@
 """The pictures of a report: aggregates, profiles, curves of finetuning, skills and what is varied.
 
-Plain arrays in, a matplotlib `Figure` out, in the style of `becl.views.figures`. A method keeps its colour in all figures of
-a report: `method_styles` of its labels, made once, goes to each.
+Plain arrays in, a matplotlib `Figure` out, in the style of `becl.views.figures`. A method keeps its colour in all
+figures of a report: `method_styles` of its labels, made once, goes to each.
 """
 
 import math
