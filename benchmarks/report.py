@@ -17,7 +17,8 @@ import numpy as np
 
 from becl.experiments.pretraining import make_pretraining
 from becl.measure import published
-from becl.reports.page import ReportCommand, report_command
+from becl.commands.report import run as report
+from becl.options import ReportOptions
 
 METHODS = ("ddpg", "icm", "disagreement", "rnd", "apt", "proto", "smm", "diayn", "aps", "cic", "becl")
 STEPS, EVERY = 100_000, 10_000
@@ -94,14 +95,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", type=int, default=10)
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--resamples", type=int, default=ReportCommand.resamples)
+    parser.add_argument("--resamples", type=int, default=ReportOptions.resamples)
     parser.add_argument("--keep", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         where = options.keep or Path(temporary)
         count = make_runs(where / "runs", METHODS[-options.methods :], options.seeds)
         began = time.perf_counter()
-        report_command(ReportCommand((where / "runs",), where / "report", options.resamples))
+        report(ReportOptions((where / "runs",), where / "report", options.resamples))
         spent = time.perf_counter() - began
         size = (where / "report" / "index.html").stat().st_size
         print(f"{count:,} runs: {spent:.1f} s, page of {size / 1e6:.1f} MB")

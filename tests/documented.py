@@ -425,7 +425,7 @@ def stage(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
     import gymnasium
 
     import becl
-    from becl.commands import plugins
+    from becl import plugins
     from becl.envs import DOMAINS
     from becl.experiments.maze_study import STUDIED
     from becl.objectives import METHODS

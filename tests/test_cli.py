@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from becl.commands.all import parse_seeds
+from becl.seeds import parse_seeds
 from becl.commands.cli import main
 from becl.errors import UserError
 from becl.experiments.maze_study import make_run, make_study

@@ -13,7 +13,7 @@ from documented import FENCE, Block, Player, Shared, blocks, compiled_once, impo
 from markdown_it import MarkdownIt
 
 import becl
-from becl.commands.all import COMMANDS
+from becl.options import OPTIONS
 from becl.objectives import METHODS
 from becl.objectives.aps import APS
 from becl.objectives.apt import APT
@@ -165,7 +165,7 @@ def test_code_blocks_run(page: Path, shared: Shared, tmp_path: Path, monkeypatch
 def test_commands_within_sentences_exist(text: Path) -> None:
     for command in re.findall(r"`becl ([a-z]+(?: [^`]*)?)`", FENCE.sub("", text.read_text())):
         name, *words = command.split()
-        known = {"--plugin"} | {"--" + field.name.replace("_", "-") for field in dataclasses.fields(COMMANDS[name][0])}
+        known = {"--plugin"} | {"--" + field.name.replace("_", "-") for field in dataclasses.fields(OPTIONS[name])}
         assert {word for word in words if word.startswith("--")} <= known, command
 
 

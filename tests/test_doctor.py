@@ -15,14 +15,15 @@ import numpy as np
 import pytest
 
 from becl.commands import doctor
-from becl.commands.cli import parse_options
-from becl.commands.doctor import Apart, DoctorCommand, Line, doctor_command
+from becl.commands.doctor import Apart, Line
+from becl.commands.parse import parse_options
+from becl.options import DoctorOptions
 from becl.errors import UserError
 
 
 def run(*words: Any) -> int:
     """The command as it is typed."""
-    return doctor_command(parse_options(DoctorCommand, "doctor", [str(word) for word in words]))
+    return doctor.run(parse_options(DoctorOptions, "doctor", [str(word) for word in words]))
 
 
 def python(code: str) -> list[str]:
@@ -89,7 +90,7 @@ class TestCommand:
 
     def test_without_what_the_table_needs(self, quick, tmp_path, monkeypatch, capsys):
         quick |= {"bad": bad, "extra": absent}
-        monkeypatch.setitem(sys.modules, "becl.views.maze_report", None)
+        monkeypatch.setitem(sys.modules, "becl.terminal", None)
         assert run("--out", tmp_path) == 1
         said = capsys.readouterr().out
         assert "bad · broken · RuntimeError: the driver is upside down" in said

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from becl.commands.all import read_metrics, run_labels
+from becl.runs.metrics import read_metrics, run_labels
 from becl.commands.cli import main
 from becl.views import figures
 

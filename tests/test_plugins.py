@@ -19,20 +19,20 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from becl import testing
-from becl.commands import plugins
+from becl import plugins, testing
 from becl.commands.cli import main
 from becl.envs.spec import EnvSpec
 from becl.errors import UserError
 from becl.experiments import workers as execute
 from becl.experiments.finetuning import make_finetuning
-from becl.experiments.maze_study import STUDIED, make_run, make_study
+from becl.experiments.maze_study import make_run, make_study
 from becl.experiments.pretraining import load_pretraining, make_pretraining, pretrain, save_snapshots, seed_keys
 from becl.learning.offpolicy import programs
 from becl.nn.networks import Adam, Network
-from becl.objectives import METHODS, MazeStudy, Method, register
+from becl.objectives import METHODS, MazeStudy, Method, register, registry
 from becl.objectives.diayn import DIAYN
 from becl.objectives.extrinsic import Extrinsic
+from becl.objectives.registry import STUDIED
 from becl.runs.folder import open_folder
 from becl.runs.progress import Progress
 from becl.skills import OneHot, Sphere
@@ -306,7 +306,7 @@ REFUSED = {
 def test_clear_mistakes_are_refused_in_one_line(name, made, why):
     before = dict(METHODS)
     with pytest.raises(UserError) as caught:
-        plugins.check_method(name, made)
+        registry.check_method(name, made)
     assert why in str(caught.value)
     assert "\n" not in str(caught.value)
     assert before == METHODS
@@ -319,11 +319,11 @@ def test_no_class_that_a_folder_may_name_can_be_taken(tmp_path):
     for skill in ("random", "best-first", "meta", "each"):
         configs.append(finetuning(tmp_path / skill, "diayn", skill))
     configs.append(finetuning(tmp_path / "aps", "aps", "regress"))
-    names = {name for config in configs for name in plugins._named_specs(json.loads(json.dumps(config)))}
+    names = {name for config in configs for name in plugins.spec_names(json.loads(json.dumps(config)))}
     assert {"OffPolicy", "Held", "BestFirst", "Regress", "Controller", "PPO", "Maze", "METRA"} <= names
     for name in names | {"Pretraining", "Finetuning"}:
         with pytest.raises(UserError, match=f"a class {name} already"):
-            plugins.check_objective("own", clashing(name))
+            registry.check_objective("own", clashing(name))
 
 
 def finetuning(out: Path, method: str, skill: str) -> dict[str, Any]:
@@ -340,7 +340,7 @@ def test_a_registered_method_is_known_everywhere(monkeypatch):
     register("own-method", replace(METHODS["diayn"], objective=Own()))
     assert make_pretraining("square_a", "own-method", settings=["weight=2.5"]).run.objective.weight == 2.5  # type: ignore
     assert isinstance(make_run("own-method", "square_a", 5).objective, Own)
-    assert plugins.ORIGINS["own-method"] == "tests/test_plugins.py"
+    assert plugins.ORIGINS["own-method"].word == "tests/test_plugins.py"
     plugins.forget("own-method")
     assert "own-method" not in METHODS
     assert "own-method" not in STUDIED
@@ -418,7 +418,7 @@ def test_a_plugin_that_fails_half_way_leaves_nothing_behind(tmp_path):
     assert "becl_plugin_half" not in sys.modules
     write_plugin(path)
     plugins.load(str(path))
-    assert plugins.ORIGINS["own"] == str(path)
+    assert plugins.ORIGINS["own"].word == str(path)
 
 
 @pytest.mark.parametrize(
@@ -455,8 +455,8 @@ def test_every_command_takes_plugins_in_any_place(tmp_path, monkeypatch, capsys)
     monkeypatch.setenv("BECL_PLUGINS", "three.py")
     assert main(["--plugin", "one.py", "methods", "--plugin=own_two", "one", "two", "three"]) == 0
     assert "two (task): a reward of my own" in capsys.readouterr().out
-    assert plugins.ORIGINS["one"] == "one.py"
-    assert plugins.ORIGINS["two"] == "own_two"
+    assert plugins.ORIGINS["one"].word == "one.py"
+    assert plugins.ORIGINS["two"].word == "own_two"
     assert main(["envs", "--plugin", "one.py", "--plugin", "one.py"]) == 0
     monkeypatch.setenv("BECL_PLUGINS", "gone.py")
     assert main(["methods"]) == 2
@@ -522,7 +522,7 @@ def test_installed_packages_are_found_and_a_broken_one_breaks_no_other(tmp_path,
     for line, module in zip(lines, ("own_bad", "own_empty", "own_missing"), strict=True):
         assert line.startswith(f"becl: package name-of-{module}: ")
         assert line.endswith("; its methods are left out")
-    assert plugins.ORIGINS["good"] == "own_good"
+    assert plugins.ORIGINS["good"].word == "own_good"
     assert main(["methods", "good"]) == 0
     assert capsys.readouterr().err == ""
 
@@ -538,7 +538,7 @@ def test_installed_packages_are_left_alone_where_no_method_is_needed(tmp_path, m
 
 def test_importing_becl_and_its_command_line_loads_no_plugin_and_no_jax():
     code = (
-        "import sys, becl, becl.commands.cli, becl.commands.plugins, becl.runs.folder; assert 'jax' not in sys.modules"
+        "import sys, becl, becl.commands.cli, becl.plugins, becl.runs.folder; assert 'jax' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 

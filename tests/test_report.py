@@ -15,7 +15,8 @@ import pytest
 from becl.errors import UserError
 from becl.experiments.pretraining import make_pretraining
 from becl.measure import published
-from becl.reports.page import ReportCommand, report_command
+from becl.commands.report import run as report
+from becl.options import ReportOptions
 from becl.reports.runs import collect
 from becl.reports.sections import option_table, ranges
 
@@ -85,7 +86,7 @@ def write_files(folder: Path, config: dict[str, Any], rows: list[str], result: d
 
 
 def make(out: Path, *runs: Path) -> Path:
-    assert report_command(ReportCommand(runs, out, RESAMPLES)) == 0
+    assert report(ReportOptions(runs, out, RESAMPLES)) == 0
     return out
 
 
@@ -635,7 +636,7 @@ def test_nothing_given_or_no_resamples_is_said_in_one_line(tmp_path: Path) -> No
     with pytest.raises(UserError, match="no runs to report"):
         make(tmp_path / "out")
     with pytest.raises(UserError, match="--resamples 0: at least 1 is needed"):
-        report_command(ReportCommand((tmp_path,), tmp_path / "out", 0))
+        report(ReportOptions((tmp_path,), tmp_path / "out", 0))
 
 
 def test_the_terminal_shows_numbers_and_what_was_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -713,7 +714,7 @@ def test_the_page_is_well_formed_whole_and_needs_no_network(tmp_path: Path) -> N
 
 def test_markdown_has_the_numbers_of_the_tables_and_figures_that_exist(tmp_path: Path) -> None:
     runs, page = everything(tmp_path / "runs"), tmp_path / "docs" / "results.md"
-    report_command(ReportCommand((runs,), tmp_path / "out", 50, page))
+    report(ReportOptions((runs,), tmp_path / "out", 50, page))
     text = page.read_text()
     lines = text.splitlines()
     first = lines.index(next(line for line in lines if line.startswith("| task |")))

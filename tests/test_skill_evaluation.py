@@ -14,7 +14,9 @@ from becl.envs.maze import Maze
 from becl.envs.maze_batch import MazeBatch
 from becl.errors import UserError
 from becl.experiments import evaluation as command_file
-from becl.experiments.evaluation import EvaluateCommand, command_line, evaluate_command, resolve
+from becl.commands.evaluate import run as evaluate
+from becl.experiments.evaluation import command_line, resolve
+from becl.options import EvaluateOptions
 from becl.experiments.pretraining import make_pretraining, seed_keys, snapshot_path, without_optimizers
 from becl.learning.ddpg import DDPG
 from becl.measure.coverage import grid_of
@@ -290,7 +292,7 @@ def walker_run(tmp_path_factory) -> Path:
 
 def test_a_robots_files(walker_run, tmp_path, capsys):
     out = tmp_path / "results" / "deep"
-    assert evaluate_command(EvaluateCommand(walker_run, episodes=2, out=out)) == 0
+    assert evaluate(EvaluateOptions(walker_run, episodes=2, out=out)) == 0
     assert sorted(path.name for path in out.iterdir()) == [
         "per-skill-200.csv", "result-200.json", "skills-200.csv", "zero-shot-200.csv"
     ]  # fmt: skip
@@ -320,8 +322,8 @@ def test_a_robots_files(walker_run, tmp_path, capsys):
 
 
 def test_a_mazes_files_and_chosen_parts(maze_run, capsys):
-    command = EvaluateCommand(maze_run, snapshot=100, episodes=2, skills=(3, 1), seeds="7,")
-    assert evaluate_command(command) == 0
+    command = EvaluateOptions(maze_run, snapshot=100, episodes=2, skills=(3, 1), seeds=(7,))
+    assert evaluate(command) == 0
     out = maze_run / "evaluation"
     assert sorted(path.name for path in out.iterdir()) == ["per-skill-100.csv", "result-100.json", "skills-100.csv"]
     table = rows_of(out / "per-skill-100.csv")
@@ -332,9 +334,9 @@ def test_a_mazes_files_and_chosen_parts(maze_run, capsys):
     assert line == f"becl evaluate {maze_run} --episodes 2 --snapshot 100 --skills 3 1 --seeds 7,"
     assert "skills-100" not in capsys.readouterr().err
     # All of it, twice, is the same: nothing is drawn anew.
-    assert evaluate_command(EvaluateCommand(maze_run, episodes=2)) == 0
+    assert evaluate(EvaluateOptions(maze_run, episodes=2)) == 0
     whole = (out / "per-skill-200.csv").read_bytes()
-    assert evaluate_command(EvaluateCommand(maze_run, episodes=2)) == 0
+    assert evaluate(EvaluateOptions(maze_run, episodes=2)) == 0
     assert (out / "per-skill-200.csv").read_bytes() == whole
     picked = [row for row in rows_of(out / "per-skill-200.csv") if row["seed"] == "7" and row["skill"] in "31"]
     assert sorted(picked, key=str) == sorted(table, key=str)
@@ -342,21 +344,21 @@ def test_a_mazes_files_and_chosen_parts(maze_run, capsys):
 
 def test_methods_without_skills_have_one_row(tmp_path):
     folder = run_folder(tmp_path / "rnd", method="rnd", skills=None, seeds=(0,), kept=(100,))
-    assert evaluate_command(EvaluateCommand(folder, episodes=2)) == 0
+    assert evaluate(EvaluateOptions(folder, episodes=2)) == 0
     table = rows_of(folder / "evaluation" / "per-skill-100.csv")
     assert [row["skill"] for row in table] == [""]
     assert rows_of(folder / "evaluation" / "skills-100.csv")[0]["knn_accuracy"] == ""
     assert json.loads((folder / "evaluation" / "result-100.json").read_text())["skills"] == []
     with pytest.raises(UserError, match=r"--skills 0: rnd has no skills"):
-        resolve(EvaluateCommand(folder, skills=(0,)))
+        resolve(EvaluateOptions(folder, skills=(0,)))
 
 
 def test_continuous_skills_are_numbered_draws(tmp_path):
     folder = run_folder(tmp_path / "cic", method="cic", skills=8, seeds=(0,), kept=(100,))
-    request = resolve(EvaluateCommand(folder, skills=(15,)))
+    request = resolve(EvaluateOptions(folder, skills=(15,)))
     np.testing.assert_array_equal(request.vectors, skills_of(Cube(8))[15:])
     with pytest.raises(UserError, match=r"--skills 16: the run has skills 0 to 15"):
-        resolve(EvaluateCommand(folder, skills=(16,)))
+        resolve(EvaluateOptions(folder, skills=(16,)))
 
 
 @pytest.mark.parametrize(
@@ -375,40 +377,40 @@ def test_continuous_skills_are_numbered_draws(tmp_path):
 def test_bad_input_is_one_line_and_nothing_is_written(maze_run, tmp_path, options, message):
     out = tmp_path / "out"
     with pytest.raises(UserError, match=message) as error:
-        evaluate_command(EvaluateCommand(maze_run, out=out, **options))
+        evaluate(EvaluateOptions(maze_run, out=out, **options))
     assert "\n" not in str(error.value)
     assert not out.exists()
 
 
 def test_folders_that_cannot_be_used(maze_run, walker_run, tmp_path):
     with pytest.raises(UserError, match=r"unknown task of walker 'quadruped_run'.* allowed: walker_stand, walker_walk"):
-        resolve(EvaluateCommand(walker_run, task=("quadruped_run",)))
+        resolve(EvaluateOptions(walker_run, task=("quadruped_run",)))
     with pytest.raises(UserError, match="holds no run"):
-        resolve(EvaluateCommand(tmp_path / "nothing"))
+        resolve(EvaluateOptions(tmp_path / "nothing"))
     (tmp_path / "config.json").write_text('{"command": "finetune"}')
     with pytest.raises(UserError, match="holds no pretraining run"):
-        resolve(EvaluateCommand(tmp_path))
+        resolve(EvaluateOptions(tmp_path))
     empty = run_folder(tmp_path / "empty", kept=())
     with pytest.raises(UserError, match="has no snapshot of seed 3 yet"):
-        resolve(EvaluateCommand(empty))
+        resolve(EvaluateOptions(empty))
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="is a file"):
-        resolve(EvaluateCommand(maze_run, out=tmp_path / "file" / "below"))
+        resolve(EvaluateOptions(maze_run, out=tmp_path / "file" / "below"))
 
 
 def test_a_damaged_snapshot_shows_before_time_is_spent(tmp_path):
     folder = run_folder(tmp_path / "run", kept=(100,))
     snapshot_path(folder, 7, 100).write_bytes(b"nonsense")
     with pytest.raises(UserError, match=r"seed-7.*damaged"):
-        evaluate_command(EvaluateCommand(folder))
+        evaluate(EvaluateOptions(folder))
     assert not (folder / "evaluation").exists()
 
 
 def test_the_default_snapshot_is_the_last_all_seeds_have(tmp_path):
     folder = run_folder(tmp_path / "run")
     snapshot_path(folder, 7, 200).unlink()
-    assert resolve(EvaluateCommand(folder)).snapshot == 100
-    assert resolve(EvaluateCommand(folder, seeds="3,")).snapshot == 200
+    assert resolve(EvaluateOptions(folder)).snapshot == 100
+    assert resolve(EvaluateOptions(folder, seeds=(3,))).snapshot == 200
 
 
 def test_ctrl_c_leaves_nothing_half_done(maze_run, tmp_path, monkeypatch):
@@ -417,11 +419,11 @@ def test_ctrl_c_leaves_nothing_half_done(maze_run, tmp_path, monkeypatch):
 
     monkeypatch.setattr(command_file, "evaluate", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        evaluate_command(EvaluateCommand(maze_run, out=tmp_path / "out"))
+        evaluate(EvaluateOptions(maze_run, out=tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
 
 def test_the_command_can_be_typed_again():
-    command = EvaluateCommand(Path("my run"), 100, ("walker_run",), 3, (1, 2), "2", Path("out"))
+    command = EvaluateOptions(Path("my run"), 100, ("walker_run",), 3, (1, 2), (0, 1), Path("out"))
     line = "becl evaluate 'my run' --episodes 3 --snapshot 100 --task walker_run --skills 1 2 --seeds 2 --out out"
     assert command_line(command) == line

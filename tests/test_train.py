@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from becl.envs.maze import Maze
-from becl.experiments.maze_study import STUDIED, make_run
+from becl.experiments.maze_study import make_run
+from becl.objectives.registry import STUDIED
 from becl.learning.onpolicy import OnPolicy, to_batch
 from becl.learning.ppo import PPO
 from becl.nn.networks import Network

@@ -20,21 +20,38 @@ from typing import Any, Literal
 
 import numpy as np
 
-from becl.commands import all as commands
-from becl.commands import plugins
+from becl import plugins
+from becl.commands import finetune as finetune_command
+from becl.commands import maze as maze_command
+from becl.commands import pretrain as pretrain_command
+from becl.commands import report as report_command
+from becl.commands import resume as resume_command
+from becl.commands import sweep as sweep_command
 from becl.envs.external import hand_over, is_foreign, make_foreign
 from becl.errors import Failed, UserError
-from becl.experiments import evaluation as evaluate_command
-from becl.experiments import finetuning, pretraining
-from becl.experiments.evaluation import Evaluation
+from becl.experiments.evaluation import Evaluation, measure
+from becl.experiments.finetuning import CHECKPOINT_EVERY as FINETUNING_CHECKPOINTS
 from becl.experiments.finetuning import Finetuning, Transfer, load_finetuning, make_finetuning
+from becl.experiments.pretraining import CHECKPOINT_EVERY as PRETRAINING_CHECKPOINTS
 from becl.experiments.pretraining import Pretraining, load_pretraining, make_pretraining
-from becl.export.files import ExportCommand, export_command, find_policy
+from becl.export.files import export_command, find_policy
 from becl.export.policy import Skill, fold
-from becl.nn.networks import Precision
+from becl.options import (
+    EvaluateOptions,
+    ExportOptions,
+    FinetuneOptions,
+    MazeOptions,
+    Precision,
+    PretrainOptions,
+    ReportOptions,
+    SweepOptions,
+    fill,
+)
 from becl.runs.callbacks import Callback, Row
-from becl.runs.folder import folder_name, kept_snapshots, open_folder, read_config
+from becl.runs.folder import kept_snapshots, read_config
+from becl.seeds import to_seeds
 from becl.skills import SkillSpace
+from becl.sweeps.file import read_sweep
 
 plugins.load_installed()
 
@@ -92,7 +109,7 @@ class Run:
 
     def skill(self, which: Which = None, *, seed: int | None = None, snapshot: int | None = None) -> Skill:
         """The policy of one skill; of the first seed and the last snapshot by default."""
-        return to_skill(ExportCommand(self.folder, Path(), to_text(which), seed, snapshot))
+        return to_skill(ExportOptions(self.folder, Path(), to_text(which), seed, snapshot))
 
     def export(
         self,
@@ -104,7 +121,7 @@ class Run:
         force: bool = False,
     ) -> Path:
         """Writes the policy of one skill as .npz, .safetensors or .onnx."""
-        return export(ExportCommand(self.folder, Path(out), to_text(which), seed, snapshot, force=force))
+        return export(ExportOptions(self.folder, Path(out), to_text(which), seed, snapshot, force=force))
 
 
 @dataclass(frozen=True)
@@ -152,13 +169,13 @@ class Finetuned:
 
     def policy(self, task: str | None = None, *, seed: int | None = None, which: Which = None) -> Skill:
         """The policy that has learned a task; which skill only where all were tried."""
-        return to_skill(ExportCommand(self.folder, Path(), to_text(which), seed, task=task))
+        return to_skill(ExportOptions(self.folder, Path(), to_text(which), seed, task=task))
 
     def export(
         self, out: Place, task: str | None = None, *, seed: int | None = None, which: Which = None, force: bool = False
     ) -> Path:
         """Writes the policy that has learned a task as .npz, .safetensors or .onnx."""
-        return export(ExportCommand(self.folder, Path(out), to_text(which), seed, task=task, force=force))
+        return export(ExportOptions(self.folder, Path(out), to_text(which), seed, task=task, force=force))
 
 
 def pretrain(
@@ -175,35 +192,36 @@ def pretrain(
     normalize_obs: bool = False,
     set: Sequence[str] = (),
     log_every: int | None = None,
-    checkpoint_every: int = pretraining.CHECKPOINT_EVERY,
+    checkpoint_every: int = PRETRAINING_CHECKPOINTS,
     out: Place | None = None,
     callbacks: Sequence[Callback] = (),
     quiet: bool = False,
 ) -> Run:
     """Learns skills, or explores, without a reward: `becl pretrain`, whose options these are."""
-    name = env if isinstance(env, str) else hand_over(env)
-    numbers = objective_obs if objective_obs is None or isinstance(objective_obs, str) else listed(objective_obs)
-    made = make_pretraining(
-        name,
-        method,
-        to_seeds(seeds),
-        steps,
-        skills=skills,
-        parallel=envs,
-        hidden=hidden,
-        precision=precision,
-        objective_obs=numbers,
-        normalize_obs=normalize_obs,
-        settings=set,
-        log_every=log_every,
+    options = fill(
+        PretrainOptions,
+        {
+            "env": env if isinstance(env, str) else hand_over(env),
+            "method": method,
+            "seeds": to_seeds(seeds),
+            "steps": steps,
+            "skills": skills,
+            "envs": envs,
+            "hidden": hidden,
+            "precision": precision,
+            "objective_obs": objective_obs,
+            "normalize_obs": normalize_obs,
+            "set": set,
+            "log_every": log_every,
+            "checkpoint_every": checkpoint_every,
+            "out": out,
+        },
     )
-    commands.check_interval(checkpoint_every)
-    folder = Path(out) if out is not None else Path("runs") / folder_name("pretrain", name, method)
-    needs = pretraining.check_memory(made)
-    open_folder(made.config(), folder)
-    with told(quiet):
-        ended(pretraining.run_pretraining(made, folder, needs, checkpoint_every, callbacks, raises=True))
-    return Run(folder, made)
+    spec = make_pretraining(options)
+    pretrain_command.check_interval(checkpoint_every)
+    with printing(not quiet):
+        check_code(pretrain_command.train(spec, options, callbacks, raises=True))
+    return Run(pretrain_command.folder_of(options), spec)
 
 
 def finetune(
@@ -223,7 +241,7 @@ def finetune(
     hidden: int | None = None,
     precision: Precision | None = None,
     set: Sequence[str] = (),
-    checkpoint_every: int = finetuning.CHECKPOINT_EVERY,
+    checkpoint_every: int = FINETUNING_CHECKPOINTS,
     out: Place | None = None,
     callbacks: Sequence[Callback] = (),
     quiet: bool = False,
@@ -237,29 +255,33 @@ def finetune(
     wanted = [tasks] if isinstance(tasks, str) else list(tasks)
     if scratch is not None:
         wanted = [scratch] if isinstance(scratch, str) else [hand_over(scratch)]
-    made = make_finetuning(
-        run.folder if isinstance(run, Run) else None if run is None else Path(run),
-        wanted,
-        None if seeds is None else to_seeds(seeds),
-        steps,
-        snapshot=snapshot,
-        skill=skill,
-        transfer=transfer,
-        parallel=envs,
-        hidden=hidden,
-        precision=precision,
-        settings=set,
-        eval_every=eval_every,
-        eval_episodes=eval_episodes,
-        final_episodes=final_episodes,
+    options = fill(
+        FinetuneOptions,
+        {
+            "run": run.folder if isinstance(run, Run) else run,
+            "task": wanted,
+            "scratch": scratch is not None,
+            "seeds": None if seeds is None else to_seeds(seeds),
+            "snapshot": snapshot,
+            "skill": skill,
+            "transfer": transfer,
+            "steps": steps,
+            "eval_every": eval_every,
+            "eval_episodes": eval_episodes,
+            "final_episodes": final_episodes,
+            "envs": envs,
+            "hidden": hidden,
+            "precision": precision,
+            "set": set,
+            "checkpoint_every": checkpoint_every,
+            "out": out,
+        },
     )
-    commands.check_interval(checkpoint_every)
-    folder = Path(out) if out is not None else Path("runs") / folder_name("finetune", made.env, made.method)
-    needs = finetuning.check_memory(made)
-    open_folder(made.config(), folder)
-    with told(quiet):
-        ended(finetuning.run_finetuning(made, folder, needs, checkpoint_every, callbacks, raises=True))
-    return Finetuned(folder, made)
+    spec = make_finetuning(options)
+    pretrain_command.check_interval(checkpoint_every)
+    with printing(not quiet):
+        check_code(finetune_command.train(spec, options, callbacks, raises=True))
+    return Finetuned(finetune_command.folder_of(spec, options), spec)
 
 
 def evaluate(
@@ -274,27 +296,28 @@ def evaluate(
     quiet: bool = False,
 ) -> Evaluation:
     """Measures what skills do without training: `becl evaluate`. The rows of its three tables, which it also writes."""
-    command = evaluate_command.EvaluateCommand(
-        run.folder if isinstance(run, Run) else Path(run),
-        snapshot,
-        (tasks,) if isinstance(tasks, str) else tuple(tasks),
-        episodes,
-        tuple(skills),
-        None if seeds is None else seeds_text(seeds),
-        None if out is None else Path(out),
+    options = fill(
+        EvaluateOptions,
+        {
+            "run": run.folder if isinstance(run, Run) else run,
+            "snapshot": snapshot,
+            "task": [tasks] if isinstance(tasks, str) else tasks,
+            "episodes": episodes,
+            "skills": skills,
+            "seeds": None if seeds is None else to_seeds(seeds),
+            "out": out,
+        },
     )
-    with told(quiet):
-        return evaluate_command.measure(command)
+    with printing(not quiet):
+        return measure(options)
 
 
 def report(runs: Place | Sequence[Place], out: Place = "report", *, quiet: bool = False) -> Path:
     """Tables, intervals and figures of finetuned runs: `becl report`. The page that it wrote."""
-    from becl.reports.page import ReportCommand, report_command
-
-    places = [runs] if isinstance(runs, str | Path) else runs
-    with told(quiet):
-        report_command(ReportCommand(tuple(Path(place) for place in places), Path(out)))
-    return Path(out) / "index.html"
+    options = fill(ReportOptions, {"runs": [runs] if isinstance(runs, str | Path) else runs, "out": out})
+    with printing(not quiet):
+        report_command.run(options)
+    return options.out / "index.html"
 
 
 def load(folder: Place, *, env: Environment | None = None) -> Run | Finetuned:
@@ -314,8 +337,8 @@ def load(folder: Place, *, env: Environment | None = None) -> Run | Finetuned:
 def resume(folder: Place, *, env: Environment | None = None, quiet: bool = False) -> Run | Finetuned:
     """Goes on with a run that was stopped: `becl resume`."""
     found = load(folder, env=env)
-    with told(quiet):
-        ended(commands.resume_run(found.folder, {"raises": True}))
+    with printing(not quiet):
+        check_code(resume_command.go_on(found.folder, {"raises": True}))
     return found
 
 
@@ -334,22 +357,25 @@ def maze(
     quiet: bool = False,
 ) -> list[Row]:
     """The paper's maze study: `becl maze`. A row a method and seed of what was measured; figures are in the folder."""
-    folder = Path(out) if out is not None else Path("runs") / f"maze-{study}"
-    command = commands.MazeCommand(
-        tuple(methods),
-        study,
-        maze,
-        skills,
-        temperature,
-        seeds_text(seeds),
-        cycles,
-        tuple(set),
-        workers=workers,
-        out=folder,
+    options = fill(
+        MazeOptions,
+        {
+            "methods": methods,
+            "study": study,
+            "maze": maze,
+            "skills": skills,
+            "temperature": temperature,
+            "seeds": to_seeds(seeds),
+            "cycles": cycles,
+            "set": set,
+            "workers": workers,
+            "out": out,
+        },
     )
-    with told(quiet):
-        code = commands.maze_command(command)
-    ended(code)
+    folder = maze_command.folder_of(options)
+    with printing(not quiet):
+        code = maze_command.run(options)
+    check_code(code)
     if code:
         raise Failed(f"some runs of {folder} failed")
     return read_rows(folder / "summary.csv")
@@ -368,13 +394,23 @@ def sweep(
     quiet: bool = False,
 ) -> Path:
     """A whole grid of runs from a file, or a preset: `becl sweep`. The sweep's folder, with the report in it."""
-    from becl.sweeps.file import read_sweep
-    from becl.sweeps.run import SweepCommand, sweep_command
-
     folder = read_sweep(str(file)).out if out is None else Path(out)
-    with told(quiet):
-        code = sweep_command(SweepCommand((str(file),), folder, group, cpus, gpus, retries, ray, ray_address))
-    ended(code)
+    options = fill(
+        SweepOptions,
+        {
+            "file": [str(file)],
+            "out": folder,
+            "group": group,
+            "cpus": cpus,
+            "gpus": gpus,
+            "retries": retries,
+            "ray": ray,
+            "ray_address": ray_address,
+        },
+    )
+    with printing(not quiet):
+        code = sweep_command.run(options)
+    check_code(code)
     if code:
         raise Failed(f"some jobs of {folder} failed; becl sweep status {file} tells which")
     return folder
@@ -383,25 +419,12 @@ def sweep(
 # --- Helpers ----------------------------------------------------------------------------------------------------------
 
 
-def to_seeds(seeds: Seeds) -> tuple[int, ...]:
-    """Checked as on the command line."""
-    return commands.parse_seeds(seeds_text(seeds))
-
-
-def seeds_text(seeds: Seeds) -> str:
-    return str(seeds) if isinstance(seeds, int) else listed(seeds) + ","
-
-
-def listed(numbers: Sequence[Any]) -> str:
-    return ",".join(map(str, numbers))
-
-
 def to_text(which: Which) -> str | None:
     """A skill as the command line names it."""
-    return None if which is None else str(which) if isinstance(which, int | np.integer) else listed(list(which))
+    return None if which is None else str(which) if isinstance(which, int | np.integer) else ",".join(map(str, which))
 
 
-def to_skill(command: ExportCommand) -> Skill:
+def to_skill(command: ExportOptions) -> Skill:
     """The policy that a command names as a function of the environment's own observations."""
     found = find_policy(command)
     env = found.about["env"]
@@ -414,25 +437,25 @@ def to_skill(command: ExportCommand) -> Skill:
     return Skill(fold(found.actor, found.skill), found.about, to_vector, to_action)
 
 
-def export(command: ExportCommand) -> Path:
-    with told(quiet=True):
+def export(command: ExportOptions) -> Path:
+    with printing(False):
         if export_command(command):
             raise Failed(f"actions of {command.out} differ from the run's; nothing is left")
     return command.out
 
 
 @contextlib.contextmanager
-def told(quiet: bool) -> Iterator[None]:
+def printing(shown: bool) -> Iterator[None]:
     """Whether what commands print is shown."""
     with contextlib.ExitStack() as stack:
-        if quiet:
+        if not shown:
             stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
             stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
         yield
 
 
-def ended(code: int) -> None:
-    """A command's exit code as Python has it."""
+def check_code(code: int) -> None:
+    """A command's exit code as Python has it: Ctrl-C raises."""
     if code == 130:
         raise KeyboardInterrupt("stopped after a checkpoint; the same call goes on")
 

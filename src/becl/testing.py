@@ -139,7 +139,7 @@ def assert_same_reward(objective: Objective, reward: Any, expected: Any) -> None
 
 def options_survive_json(objective: Any) -> None:
     """A frozen dataclass of options that a run's folder can keep."""
-    from becl.commands.plugins import check_frozen, check_json
+    from becl.objectives.registry import check_frozen, check_json
 
     try:
         check_frozen("objective", objective)

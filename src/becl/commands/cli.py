@@ -1,12 +1,17 @@
-"""The `becl` program. Starts quickly: a command's own modules are imported when it is called."""
+"""The `becl` program: finds the command, loads plug-ins, reads the options.
 
+Starts quickly. A command's own modules, which may load JAX or MuJoCo, are imported once its options are read.
+"""
+
+import importlib
+import shlex
 import sys
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from becl import plugins
 from becl.errors import UserError, unknown
-
-Options = TypeVar("Options")
+from becl.runs.provenance import COMMAND, own_version
 
 HELP = {
     "maze": "learn skills in a 2-D maze and draw them (the paper's maze study)",
@@ -29,7 +34,6 @@ HELP = {
 }
 
 WITHOUT_METHODS = ("envs", "theory", "doctor")
-PLUGIN = "--plugin FILE_OR_MODULE, also more than once: methods of your own (docs/own-method.md)."
 
 
 def usage() -> str:
@@ -44,8 +48,18 @@ def usage() -> str:
 
 def main(args: Sequence[str] | None = None) -> int:
     """The `becl` program with these words, or those it was started with; gives its exit code."""
+    return guarded(lambda: begin(sys.argv[1:] if args is None else args))
+
+
+def execute(name: str, options: Any, words: Sequence[str]) -> int:
+    """A command with its options, as if these words had been typed; gives its exit code."""
+    return guarded(lambda: run(name, options, words))
+
+
+def guarded(work: Callable[[], int]) -> int:
+    """The exit code of some work; its errors become one line."""
     try:
-        return begin(sys.argv[1:] if args is None else args)
+        return work()
     except UserError as error:
         print(f"becl: {' '.join(str(error).splitlines())}", file=sys.stderr)
         return 2
@@ -61,15 +75,11 @@ def main(args: Sequence[str] | None = None) -> int:
 
 def begin(args: Sequence[str]) -> int:
     """Does what the words say, plug-ins first."""
-    from becl.commands import plugins
-
-    args, words = plugins.split_words(args)
+    args, words = split_words(args)
     if not args or args[0] in ("-h", "--help", "help"):
         print(usage())
         return 0 if args else 2
     if args[0] in ("-V", "--version"):
-        from becl.runs.provenance import own_version
-
         print(f"becl {own_version() or '(not installed)'}")
         return 0
     if args[0] not in HELP:
@@ -78,49 +88,29 @@ def begin(args: Sequence[str]) -> int:
         if args[0] not in WITHOUT_METHODS:
             plugins.load_installed()
         words = plugins.load_all(words)
-    from becl.commands.all import run
+    from becl.commands.parse import parse_options
+    from becl.options import OPTIONS
 
-    return run(args[0], args[1:], words)
-
-
-def parse_options(options: type[Options], name: str, args: Sequence[str]) -> Options:
-    """Options of a command from its words, tyro's report of a mistake folded into one line."""
-    import contextlib
-    import dataclasses
-    import io
-
-    import tyro
-
-    known = ["--" + field.name.replace("_", "-") for field in dataclasses.fields(options)]  # type: ignore[arg-type]
-    for word in args:
-        option = word.partition("=")[0].replace("_", "-")
-        negated = option.replace("--no-", "--", 1)
-        if option.startswith("--") and option not in (*known, "--help") and negated not in known:
-            raise unknown(f"option of becl {name}", option, [*known, "--plugin"])
-    errors = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(errors):
-            found = tyro.cli(
-                options, prog=f"becl {name}", args=list(args), description=f"{options.__doc__}\n\n{PLUGIN}"
-            )
-    except SystemExit as stop:
-        if not stop.code:
-            raise
-        raise UserError(f"becl {name}: {one_line(errors.getvalue())}") from None
-    for field in dataclasses.fields(options):  # type: ignore[arg-type]
-        value = getattr(found, field.name)
-        if any(isinstance(one, int) and abs(one) >= 2**31 for one in (value if isinstance(value, tuple) else [value])):
-            raise UserError(f"--{field.name.replace('_', '-')} {value}: must be below 2^31")
-    return found
+    name, *rest = args
+    options = parse_options(OPTIONS[name], name, rest)
+    return run(name, options, [name, *rest, *(f"--plugin={word}" for word in words)])
 
 
-def one_line(report: str) -> str:
-    """What a boxed report says before its rulers and its pointer to the help text."""
-    lines = []
-    for line in report.splitlines():
-        text = line.strip("│╭╮╰╯ ")
-        if set(text) <= set("─ "):
-            break
-        if not line.startswith(("╭", "╰")) and set(text) != {"-"}:
-            lines.append(text)
-    return " ".join(lines)
+def run(name: str, options: Any, words: Sequence[str]) -> int:
+    """Does a command; its own modules, which may load JAX or MuJoCo, are imported here."""
+    COMMAND.set(shlex.join(["becl", *words]))
+    return importlib.import_module(f"becl.commands.{name}").run(options)
+
+
+def split_words(args: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Arguments without --plugin, and the words given with it."""
+    rest, words, given = [], [], iter(args)
+    for arg in given:
+        option, equals, value = arg.partition("=")
+        if option != "--plugin":
+            rest.append(arg)
+        else:
+            words.append(value if equals else next(given, ""))
+            if not words[-1] or words[-1].startswith("--"):
+                raise UserError("--plugin: name a file (metra.py) or a module")
+    return rest, words

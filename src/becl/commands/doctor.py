@@ -12,8 +12,6 @@ import json
 import os
 import platform
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,7 +22,11 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from becl.errors import UserError
+from becl.options import DoctorOptions
+from becl.processes import ended, exit_text, final_line, started
+from becl.runs.folder import write_text
 from becl.runs.provenance import own_version
+from becl.views.gl import drawing
 
 Status = Literal["ok", "note", "broken"]
 LIBRARIES = ("jaxlib", "numpy", "mujoco", "dm_control", "gymnasium", "jax", "equinox", "safetensors")
@@ -38,16 +40,6 @@ WRITTEN = 64 * 2**20  # Bytes of the file that writing is timed with.
 LITTLE = 2 * 10**9  # Bytes free, below which a run may not fit.
 EXACT = 5e-5  # Products in float32 are better than this, relative to their usual size; those in TF32 are not.
 REPAIR = "pip install --force-reinstall becl"
-
-
-@dataclass(frozen=True)
-class DoctorCommand:
-    """Check this machine: versions, devices, precisions, memory, rendering, disk, and what to do where one fails."""
-
-    out: Path | None = None
-    """Folder of results whose disk is timed; runs by default, or this folder."""
-    json: Path | None = None
-    """Also write all of it to this file."""
 
 
 @dataclass(frozen=True)
@@ -74,20 +66,20 @@ class Apart(NamedTuple):
     """Where it crashes or hangs."""
 
 
-def doctor_command(command: DoctorCommand) -> int:
-    folder = command.out or (Path("runs") if Path("runs").is_dir() else Path())
+def run(options: DoctorOptions) -> int:
+    folder = options.out or (Path("runs") if Path("runs").is_dir() else Path())
     if folder.exists() and not folder.is_dir():
         raise UserError(f"--out {folder} is a file; name a folder")
-    if command.json is not None:
-        check_file(command.json)
+    if options.json is not None:
+        check_file(options.json)
     print("looking at this machine: about 10 seconds", flush=True)
     began = time.perf_counter()
     lines = examine(folder)
     seconds = time.perf_counter() - began
     show(lines, seconds)
     broken = [line for line in lines if line.status == "broken"]
-    if command.json is not None:
-        write_json(command.json, lines, seconds)
+    if options.json is not None:
+        write_json(options.json, lines, seconds)
     print(f"{len(broken)} of {len(lines)} checks broken" if broken else "all that is needed works")
     return 1 if broken else 0
 
@@ -150,59 +142,6 @@ def tell(name: str) -> None:
     """The other side: prints lines as soon as they are there."""
     for line in TOLD[name]():
         print(json.dumps(vars(line)), flush=True)
-
-
-@contextlib.contextmanager
-def started(words: list[str], variables: dict[str, str]) -> Iterator[subprocess.Popen]:
-    """A process that is gone afterwards, with all that it has started."""
-    process = subprocess.Popen(
-        words,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        env=os.environ | variables,
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            kill(process)
-            process.communicate()
-
-
-def ended(process: subprocess.Popen, seconds: float) -> tuple[int | None, str, str]:
-    """Exit code, what was printed, and errors; no code where the time was up."""
-    try:
-        out, error = process.communicate(timeout=max(seconds, 0.01))
-        return process.returncode, out, error
-    except subprocess.TimeoutExpired:
-        kill(process)
-        out, error = process.communicate()
-        return None, out, error
-
-
-def kill(process: subprocess.Popen) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        if hasattr(os, "killpg"):
-            os.killpg(process.pid, signal.SIGKILL)
-        else:
-            process.kill()
-
-
-def exit_text(code: int) -> str:
-    if code >= 0:
-        return f"ended with {code}"
-    with contextlib.suppress(ValueError):
-        return f"crashed ({signal.Signals(-code).name})"
-    return f"crashed ({-code})"
-
-
-def final_line(error: str) -> str:
-    lines = [line.strip() for line in error.splitlines() if line.strip()]
-    return lines[-1][:200] if lines else "without a word"
 
 
 # --- Versions ---------------------------------------------------------------------------------------------------------
@@ -466,29 +405,12 @@ def take_steps(name: str, environments: Any, count: int = 50) -> Line:
 
 # --- Rendering --------------------------------------------------------------------------------------------------------
 
-PICTURE = """
-import mujoco
-model = mujoco.MjModel.from_xml_string(
-    '<mujoco><worldbody><light pos="0 0 3"/><geom type="box" size=".3 .2 .1"/></worldbody></mujoco>'
-)
-data = mujoco.MjData(model)
-mujoco.mj_forward(model, data)
-renderer = mujoco.Renderer(model, 64, 64)
-renderer.update_scene(data)
-picture = renderer.render()
-renderer.close()
-assert picture.shape == (64, 64, 3) and picture.std() > 0, "the picture is empty"
-"""
-
 
 def check_rendering(seconds: float = 10.0) -> list[Line]:
     """A small picture by each back end, side by side, each in a process of its own."""
     lines: list[Line] = []
     with contextlib.ExitStack() as stack:
-        processes = {
-            name: stack.enter_context(started([sys.executable, "-P", "-c", PICTURE], {"MUJOCO_GL": name}))
-            for name in BACK_ENDS
-        }
+        processes = {name: stack.enter_context(drawing(name)) for name in BACK_ENDS}
         until = time.perf_counter() + seconds
         for name, process in processes.items():
             code, _, error = ended(process, until - time.perf_counter())
@@ -563,7 +485,7 @@ def show(lines: list[Line], seconds: float) -> None:
     try:
         from rich.markup import escape
 
-        from becl.views.maze_report import console, table
+        from becl.terminal import console, table
     except Exception:  # What the table needs may be what is broken.
         print(title, *(" · ".join(filter(None, row)) for row in rows), sep="\n")
         return
@@ -572,8 +494,6 @@ def show(lines: list[Line], seconds: float) -> None:
 
 
 def write_json(path: Path, lines: list[Line], seconds: float) -> None:
-    from becl.runs.folder import write_text
-
     ok = all(line.status != "broken" for line in lines)
     report = {"ok": ok, "seconds": round(seconds, 1), "checks": [vars(line) for line in lines]}
     try:

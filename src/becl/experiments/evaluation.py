@@ -9,18 +9,17 @@ Beside the run, or where --out says, three tables and what they are of:
 """
 
 import json
-import os
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
-
-import tyro
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from becl.errors import UserError, unknown
+from becl.options import EvaluateOptions
+from becl.runs.folder import check_place
 from becl.runs.progress import counted
+from becl.seeds import parse_seeds
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,26 +28,6 @@ if TYPE_CHECKING:
     from becl.skills import SkillSpace
 
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class EvaluateCommand:
-    """Measure the skills of a pretrained run: return on every task without training, states covered, distance."""
-
-    run: Annotated[Path, tyro.conf.Positional]
-    """Folder of `becl pretrain`, finished or not."""
-    snapshot: int | None = None
-    """Steps of the networks to look at; the last that all seeds have by default."""
-    task: tuple[str, ...] = ("all",)
-    """Tasks whose return is measured, of the run's own domain (walker_run); mazes have none."""
-    episodes: int = 10
-    """Of every skill; all skills have the same starts."""
-    skills: tuple[int, ...] = ()
-    """Numbers of skills to look at; all by default, of continuous ones 16 fixed draws."""
-    seeds: str | None = None
-    """How many (5: seeds 0 to 4), a range (100:105), or a list (3,7,9); all of the run by default."""
-    out: Path | None = None
-    """Folder for results; RUN/evaluation by default."""
 
 
 class Request(NamedTuple):
@@ -74,14 +53,9 @@ class Evaluation(NamedTuple):
     skills: list[Row]
 
 
-def evaluate_command(command: EvaluateCommand) -> int:
-    measure(command)
-    return 0
-
-
-def measure(command: EvaluateCommand) -> Evaluation:
+def measure(options: EvaluateOptions) -> Evaluation:
     """Does what a command asks for: says it, writes it, shows it."""
-    request = resolve(command)
+    request = resolve(options)
     made = request.made
     print(
         f"{made.method} on {made.env} at {request.snapshot:,} steps · seeds {_listed(request.seeds)} × "
@@ -90,7 +64,7 @@ def measure(command: EvaluateCommand) -> Evaluation:
     )
     began = time.perf_counter()
     measured = evaluate(request)
-    write(request, measured, time.perf_counter() - began, command_line(command))
+    write(request, measured, time.perf_counter() - began, command_line(options))
     show(request, measured)
     return measured
 
@@ -98,24 +72,23 @@ def measure(command: EvaluateCommand) -> Evaluation:
 # --- Before the work --------------------------------------------------------------------------------------------------
 
 
-def resolve(command: EvaluateCommand) -> Request:
+def resolve(options: EvaluateOptions) -> Request:
     """Refuses what cannot be measured; writes nothing."""
-    from becl.commands.all import parse_seeds
     from becl.experiments.pretraining import check_seeds, load_pretraining
 
-    made = load_pretraining(command.run)
-    if command.episodes < 1:
-        raise UserError(f"--episodes {command.episodes}: at least 1 is needed")
-    seeds = list(made.seeds if command.seeds is None else parse_seeds(command.seeds))
+    made = load_pretraining(options.run)
+    if options.episodes < 1:
+        raise UserError(f"--episodes {options.episodes}: at least 1 is needed")
+    seeds = list(made.seeds if options.seeds is None else parse_seeds(options.seeds))
     if other := [seed for seed in seeds if seed not in made.seeds]:
-        raise UserError(f"--seeds: {command.run} has no seed {other[0]}; it has {_listed(made.seeds)}")
+        raise UserError(f"--seeds: {options.run} has no seed {other[0]}; it has {_listed(made.seeds)}")
     check_seeds(seeds)
-    snapshot = choose_snapshot(command.run, seeds, command.snapshot)
-    tasks = choose_tasks(made.env, command.task)
-    vectors, names = choose_skills(made.method, made.run.objective.skills, command.skills)
-    out = command.out or command.run / "evaluation"
+    snapshot = choose_snapshot(options.run, seeds, options.snapshot)
+    tasks = choose_tasks(made.env, options.task)
+    vectors, names = choose_skills(made.method, made.run.objective.skills, options.skills)
+    out = options.out or options.run / "evaluation"
     check_place(out)
-    return Request(made, command.run, snapshot, seeds, tasks, vectors, names, command.episodes, out)
+    return Request(made, options.run, snapshot, seeds, tasks, vectors, names, options.episodes, out)
 
 
 def choose_seed(folder: Path, seeds: Sequence[int], wanted: int | None) -> int:
@@ -180,23 +153,14 @@ def choose_skills(method: str, space: "SkillSpace", wanted: Sequence[int]) -> tu
     return vectors[names], names
 
 
-def check_place(out: Path) -> None:
-    """Whether a folder can be made and written in."""
-    nearest = next(place for place in (out, *out.absolute().parents) if place.exists())
-    if not nearest.is_dir():
-        raise UserError(f"cannot write in {out}: {nearest} is a file")
-    if not os.access(nearest, os.W_OK):
-        raise UserError(f"cannot write in {out}: no permission")
-
-
-def command_line(command: EvaluateCommand) -> str:
+def command_line(options: EvaluateOptions) -> str:
     """The command as it could be typed."""
-    words = ["becl", "evaluate", str(command.run), "--episodes", str(command.episodes)]
-    words += [] if command.snapshot is None else ["--snapshot", str(command.snapshot)]
-    words += [] if command.task == ("all",) else ["--task", *command.task]
-    words += ["--skills", *map(str, command.skills)] if command.skills else []
-    words += [] if command.seeds is None else ["--seeds", command.seeds]
-    words += [] if command.out is None else ["--out", str(command.out)]
+    words = ["becl", "evaluate", str(options.run), "--episodes", str(options.episodes)]
+    words += [] if options.snapshot is None else ["--snapshot", str(options.snapshot)]
+    words += [] if options.task == ("all",) else ["--task", *options.task]
+    words += ["--skills", *map(str, options.skills)] if options.skills else []
+    words += [] if options.seeds is None else ["--seeds", options.seeds]
+    words += [] if options.out is None else ["--out", str(options.out)]
     return shlex.join(words)
 
 
@@ -307,7 +271,7 @@ HEADINGS = {
 
 def show(request: Request, measured: Evaluation) -> None:
     """The tables in short, on the terminal."""
-    from becl.views.maze_report import console, table
+    from becl.terminal import console, table
 
     if measured.zero_shot:
         columns = ("seed", "task", "best skill", "its return", "mean", "worst")

@@ -31,7 +31,6 @@ import numpy as np
 from jaxtyping import Float
 
 from becl import envs
-from becl.commands.plugins import without_plugins
 from becl.envs import maze
 from becl.envs.external import is_foreign
 from becl.envs.simulations import Step
@@ -62,6 +61,8 @@ from becl.nn.networks import Precision
 from becl.objectives import METHODS
 from becl.objectives.aps import APSState
 from becl.objectives.extrinsic import Extrinsic
+from becl.objectives.registry import FINETUNE_SKILLS
+from becl.plugins import without_plugins
 from becl.runs.callbacks import Callback, listeners
 from becl.runs.checkpoint import Checkpoints
 from becl.runs.failures import explained
@@ -89,17 +90,6 @@ TRANSFERS: dict[Transfer, str] = {
     "critic": "actor and the whole critic, the target in step with it (paper)",
     "critic-released": "actor and the whole critic, a fresh target (released code of ProtoRL)",
     "none": "nothing: from scratch",
-}
-CHOICES = {
-    "none": "the policy has no skill",
-    "random": "one drawn once a seed, the same for all tasks (paper)",
-    "resampled": "drawn again and again, as in pretraining (released DIAYN and SMM)",
-    "fixed:K": "skill K",
-    "each": "all of them, side by side (the paper's ablation)",
-    "best-first": "the best of a sweep in the first 4,000 steps (paper of CIC)",
-    "constant": "all numbers 0.5 (released CIC)",
-    "regress": "regressed from rewards (APS)",
-    "meta": "picked every 50 steps by a controller; the skills stay as they are",
 }
 CHECKPOINT_EVERY = 25_000
 # Simulations for evaluation begin elsewhere than those for training, and those for the final score elsewhere again: at
@@ -277,7 +267,7 @@ def make_finetuning(
 
 def load_finetuning(out: Path) -> Finetuning:
     """The run that a folder holds."""
-    config = without_plugins(read_config(out))
+    config = without_plugins(read_config(out), METHODS)
     if config.pop("command", None) != "finetune":
         raise UserError(f"{out} holds no finetuning run")
     rules = (Finetuning, Held, BestFirst, Regress, Controller, Extrinsic)
@@ -339,8 +329,8 @@ def find_snapshot(source: Path, seeds: Sequence[int], step: int | None, planned:
 def resolve_choice(text: str, method: str, made: Pretraining | None) -> tuple[SkillChoice, int | None]:
     """The rule a word stands for, and how often it is asked."""
     name, _, number = text.partition(":")
-    if name not in {word.partition(":")[0] for word in CHOICES} or (name == "fixed") != bool(number):
-        raise unknown("skill choice", text, CHOICES)
+    if name not in {word.partition(":")[0] for word in FINETUNE_SKILLS} or (name == "fixed") != bool(number):
+        raise unknown("skill choice", text, FINETUNE_SKILLS)
     space = NoSkill() if made is None else made.run.objective.skills
     if isinstance(space, NoSkill) != (name == "none"):
         has = "no skills" if name != "none" else "skills"
@@ -881,7 +871,7 @@ def print_scores(made: Finetuning, out: Path) -> None:
     """The final scores: mean and standard error over seeds and skills."""
     import csv
 
-    from becl.views.maze_report import console, table
+    from becl.terminal import console, table
 
     with (out / "final.csv").open() as file:
         rows = list(csv.DictReader(file))

@@ -34,6 +34,7 @@ from becl.learning.onpolicy import OnPolicy
 from becl.learning.ppo import PPO
 from becl.nn.networks import Adam, Network
 from becl.objectives import METHODS, MazeStudy, kinds_of
+from becl.objectives.registry import STUDIED
 from becl.runs.checkpoint import Checkpoints
 from becl.runs.folder import named_arrays, place_arrays, read_config, to_csv, write_bytes, write_text
 from becl.runs.progress import say
@@ -47,7 +48,6 @@ PATHS = 20  # Trajectories a skill in a set, as in the paper's figures.
 STUDIES = ("comparison", "estimates", "temperature", "skills")
 TEMPERATURES = (1.0, 0.5, 0.1, 0.01)
 SKILL_COUNTS = (10, 15, 20, 30)
-STUDIED: dict[str, MazeStudy] = {name: method.maze for name, method in METHODS.items() if method.maze}
 WIDE = 5  # Inputs are whitened in mazes wider than this many cells, as the maze study does in the tree.
 
 

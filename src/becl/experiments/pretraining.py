@@ -26,7 +26,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from becl import envs
-from becl.commands.plugins import without_plugins
 from becl.envs import maze
 from becl.envs.external import foreign_parts, foreign_spec, is_foreign, make_foreign
 from becl.envs.maze_batch import MazeBatch
@@ -41,6 +40,7 @@ from becl.measure.coverage import Coverage, grid_of
 from becl.nn.networks import Adam, AdamState, Network, Precision
 from becl.objectives import METHODS, kinds_of
 from becl.objectives.extrinsic import Extrinsic
+from becl.plugins import without_plugins
 from becl.runs.callbacks import Callback, listeners
 from becl.runs.checkpoint import Checkpoints
 from becl.runs.failures import explained
@@ -298,7 +298,7 @@ def check_run(run: OffPolicy) -> None:
 
 def load_pretraining(out: Path) -> Pretraining:
     """The run that a folder holds."""
-    config = without_plugins(read_pretraining(out))
+    config = without_plugins(read_pretraining(out), METHODS)
     del config["command"]
     try:
         return from_dict({"spec": "Pretraining", **config}, spec_classes())

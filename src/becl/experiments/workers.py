@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from becl.commands import plugins
+from becl import plugins
 from becl.cores import available_cores
 from becl.errors import brief
 from becl.experiments.maze_study import Study, train_seeds, unfinished

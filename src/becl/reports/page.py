@@ -15,15 +15,12 @@ import os
 import platform
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import tyro
+from typing import TYPE_CHECKING
 
 from becl.errors import UserError
-from becl.reports.runs import Found, all_tasks, collect, domain_of, listed, pretty_method
+from becl.options import ReportOptions
+from becl.reports.runs import Found, all_tasks, domain_of, listed, pretty_method
 from becl.runs.progress import counted
 from becl.runs.provenance import COMMAND, own_version
 
@@ -31,55 +28,13 @@ if TYPE_CHECKING:
     from becl.reports.sections import Cell, Section
 
 
-@dataclass(frozen=True)
-class ReportCommand:
-    """Compare finished runs: tables, figures and a page that opens anywhere, from folders alone."""
-
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """Folders of `becl finetune`, or folders that contain some; those of `becl pretrain` add their skills."""
-    out: Path = Path("report")
-    """Folder for the page, figures and tables."""
-    resamples: int = 50_000
-    """Of the bootstrap, behind every 95 % interval."""
-    markdown: Path | None = None
-    """Also write text and tables to this Markdown file, with links to the figures in --out."""
-
-
-def report_command(command: ReportCommand) -> int:
-    from becl.commands.all import check_writable
-
-    if not command.runs:
-        raise UserError("no runs to report: name folders of becl finetune, or a folder that contains them")
-    if command.resamples < 1:
-        raise UserError(f"--resamples {command.resamples}: at least 1 is needed")
-    if command.out.exists() and not command.out.is_dir():
-        raise UserError(f"{command.out} is a file; choose another --out")
-    if command.markdown is not None and (command.markdown.suffix != ".md" or command.markdown.is_dir()):
-        raise UserError(f"--markdown {command.markdown}: expected a file that ends in .md")
-    found = collect(command.runs)
-    if not found.configurations and not found.pretrainings:
-        first, *others = found.left_out
-        more = f" (and {len(others)} more)" if others else ""
-        raise UserError(f"nothing to report: {first.what}: {first.why}{more}")
-    check_writable(command.out)
-    if command.markdown is not None:
-        check_writable(command.markdown.parent)
-    from becl.reports.sections import build  # Loads matplotlib, which mistakes above need not wait for.
-
-    sections = build(found, command.resamples)
-    write_report(found, sections, command)
-    print_summary(found, sections)
-    print(command.out / "index.html")
-    return 0
-
-
-def write_report(found: Found, sections: Sequence["Section"], command: ReportCommand) -> None:
+def write_report(found: Found, sections: Sequence["Section"], options: ReportOptions) -> None:
     """All files, the page last."""
     from becl.reports.markdown import to_markdown
     from becl.runs.folder import to_csv, write_text
     from becl.views import figures
 
-    out = command.out
+    out = options.out
     try:
         (out / "tables").mkdir(exist_ok=True)
         images = {}
@@ -89,16 +44,16 @@ def write_report(found: Found, sections: Sequence["Section"], command: ReportCom
             for picture in section.pictures:
                 _, svg = figures.save(picture.figure, out / "figures" / picture.name)
                 images[picture.name] = "data:image/svg+xml;base64," + base64.b64encode(svg.read_bytes()).decode()
-        write_text(out / "index.html", render(found, sections, images, command))
-        if command.markdown is not None:
-            places = os.path.relpath(out / "figures", command.markdown.parent)
-            made = f"Made by `{command_text(command)}`."
-            write_text(command.markdown, to_markdown(page_title(found), sections, found.warnings, places, made))
+        write_text(out / "index.html", render(found, sections, images, options))
+        if options.markdown is not None:
+            places = os.path.relpath(out / "figures", options.markdown.parent)
+            made = f"Made by `{command_text(options)}`."
+            write_text(options.markdown, to_markdown(page_title(found), sections, found.warnings, places, made))
     except OSError as error:
         raise UserError(f"cannot write in {out}: {error.strerror}") from None
 
 
-def render(found: Found, sections: Sequence["Section"], images: Mapping[str, str], command: ReportCommand) -> str:
+def render(found: Found, sections: Sequence["Section"], images: Mapping[str, str], options: ReportOptions) -> str:
     """The page: one file, nothing in it comes from a network."""
     import jinja2
 
@@ -123,14 +78,14 @@ def render(found: Found, sections: Sequence["Section"], images: Mapping[str, str
         warnings=found.warnings,
         facts={name: count for name, count in facts.items() if count},
         left_out=len(found.left_out),
-        command=command_text(command),
+        command=command_text(options),
         date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         versions=versions,
     )
 
 
-def command_text(command: ReportCommand) -> str:
-    return COMMAND.get() or shlex.join(["becl", "report", *map(str, command.runs), "--out", str(command.out)])
+def command_text(options: ReportOptions) -> str:
+    return COMMAND.get() or shlex.join(["becl", "report", *map(str, options.runs), "--out", str(options.out)])
 
 
 def page_title(found: Found) -> str:
@@ -152,7 +107,7 @@ def print_summary(found: Found, sections: Sequence["Section"]) -> None:
     """The two main tables, and every reason for caution, on the terminal."""
     from rich.markup import escape
 
-    from becl.views.maze_report import console, table
+    from becl.terminal import console, table
 
     def text(cell: "Cell") -> str:
         return f"[bold]{escape(cell.text)}[/bold]" if cell.bold else escape(cell.text)

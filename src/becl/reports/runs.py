@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from becl.commands.plugins import missing_plugin
 from becl.errors import UserError
 from becl.measure.published import EXPERT
+from becl.plugins import missing_plugin
 from becl.specs import upgraded
 
 Json = dict[str, Any]
@@ -348,7 +348,7 @@ def _skill_count(config: Json) -> int | None:
 
 def read_pretraining(path: Path, config: Json) -> tuple[Pretraining, list[LeftOut]]:
     """Metrics and evaluations of a folder, those that are there and whole."""
-    from becl.commands.all import read_metrics
+    from becl.runs.metrics import read_metrics
 
     check_config(config, env=str, method=str)
     left_out = []

@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.figure import Figure
 
-from becl.commands.all import run_labels
 from becl.measure import published, stats
 from becl.measure.published import EXPERT
 from becl.measure.stats import Interval

@@ -6,14 +6,15 @@ import io
 import json
 import os
 import re
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from becl.commands.plugins import bare, origins_of
 from becl.errors import UserError
+from becl.plugins import bare, origins_of
 from becl.specs import difference, upgraded
 
 
@@ -88,6 +89,25 @@ def same_settings(config: dict[str, Any], folder: Path) -> None:
         raise UserError(f"{folder} was made by a version with other settings ({place} now)")
     if not os.access(folder, os.W_OK):
         raise UserError(f"no permission to write in {folder}")
+
+
+def check_place(out: Path) -> None:
+    """Whether a folder can be made and written in."""
+    nearest = next(place for place in (out, *out.absolute().parents) if place.exists())
+    if not nearest.is_dir():
+        raise UserError(f"cannot write in {out}: {nearest} is a file")
+    if not os.access(nearest, os.W_OK):
+        raise UserError(f"cannot write in {out}: no permission")
+
+
+def check_writable(folder: Path) -> None:
+    """Makes a folder, or says why it cannot be written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UserError(f"cannot write in {folder}: {error.strerror}") from None
 
 
 def write_text(path: Path, text: str) -> None:

@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from becl.errors import UserError
@@ -73,3 +73,8 @@ def _owner(handle: int) -> tuple[int, str] | None:
         return int(said["pid"]), str(said["host"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
+
+
+def seeds_lock(seeds: Sequence[int]) -> str:
+    """The lock of some seeds of a maze study, whose other seeds may be trained elsewhere."""
+    return f"lock-seeds-{'-'.join(map(str, seeds))}"

@@ -1,6 +1,7 @@
 """Jobs on Ray: on this machine, where nothing listens beyond it, or on a cluster."""
 
 import contextlib
+import dataclasses
 import os
 import socket
 import time
@@ -127,8 +128,10 @@ class OnRay:
 
     def submit(self, order: Order) -> None:
         # A maze study takes all cores of a machine else.
-        words = [*order.words, *(["--workers", str(self.cpus)] if order.words[0] == "maze" else [])]
-        order = order._replace(words=words, environment=self.environment)
+        if order.command == "maze":
+            options = dataclasses.replace(order.options, workers=self.cpus)
+            order = order._replace(options=options, words=[*order.words, "--workers", str(self.cpus)])
+        order = order._replace(environment=self.environment)
         with self._errors():
             self._jobs[self._run.options(name=order.name).remote(order)] = order.name
 

@@ -89,8 +89,8 @@ def disk_of(job: Job, cell: Cell) -> int:
     """Bytes of networks that are kept; checkpoints come and go."""
     if job.stage == "maze":
         return job.runs * MAZE_RUN
-    times = len(cell.made.snapshots) if job.stage == "pretrain" else 1
-    return job.runs * times * kept_bytes(cell.made.run)
+    times = len(cell.planned.snapshots) if job.stage == "pretrain" else 1
+    return job.runs * times * kept_bytes(cell.planned.run)
 
 
 @functools.cache
@@ -117,7 +117,7 @@ def describe(plan: Plan, out: Path, device: Device) -> Iterator[str]:
     training = [job for job in plan.jobs if not job.last]
     for job in plan.jobs:
         state = "done" if job.done(out, plan.before(job)) else counted(job.runs, "run") if job.runs else "last"
-        yield f"{job.name:<40} {state:<10} {shlex.join(['becl', *job.command(out)])}"
+        yield f"{job.name:<40} {state:<10} {shlex.join(['becl', *job.line(out)])}"
     yield ""
     known = known_rates() if full_size(plan) else []
     rates = [*own_rates(plan, out), *known]
@@ -139,7 +139,7 @@ def describe(plan: Plan, out: Path, device: Device) -> Iterator[str]:
 
 def full_size(plan: Plan) -> bool:
     """Whether all networks have the published width, which the rates are of."""
-    runs = [cell.made.run for cell in plan.cells.values() if cell.stage != "maze"]
+    runs = [cell.planned.run for cell in plan.cells.values() if cell.stage != "maze"]
     return bool(runs) and all(getattr(run.learner, "hidden", 1024) == 1024 for run in runs)
 
 

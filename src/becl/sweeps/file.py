@@ -16,6 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from becl.errors import UserError, unknown
+from becl.options import OPTIONS
+from becl.seeds import parse_seeds, to_seeds
+from becl.specs import shown
 
 STAGES = ("pretrain", "finetune", "maze")
 TOP = ("name", "out", "jobs", *STAGES)
@@ -116,12 +119,9 @@ class Block:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        from becl.commands.all import parse_seeds
-
         value = self.values.get("seeds", 1)
-        text = ",".join(map(str, value)) + "," if isinstance(value, list) else str(value)
         try:
-            seeds = parse_seeds(text)
+            seeds = parse_seeds(value) if isinstance(value, str) else to_seeds(value)
             if len({*seeds}) < len(seeds):
                 raise UserError("seeds: one is there more than once")
             return seeds
@@ -170,19 +170,17 @@ class Block:
             if name in self._switches and not isinstance(value, bool):
                 raise self.wrong(f"{name}: expected true or false, not {value!r}", name)
             if name.startswith("set."):
-                options.setdefault("set", []).append(f"{name[4:]}={plain(value)}")
+                options.setdefault("set", {})[name[4:]] = value
             else:
                 options[name] = value
             if varies:
-                label.append(f"{name.rpartition('.')[2]}-{plain(value)}")
+                label.append(f"{name.rpartition('.')[2]}-{shown(value)}")
         return Variant("-".join(label), options)
 
     @functools.cached_property
     def _switches(self) -> set[str]:
         """Options that are on or off."""
-        from becl.commands.all import COMMANDS
-
-        return {field.name for field in dataclasses.fields(COMMANDS[self.kind][0]) if isinstance(field.default, bool)}
+        return {field.name for field in dataclasses.fields(OPTIONS[self.kind]) if isinstance(field.default, bool)}
 
 
 def dotted(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
@@ -193,23 +191,17 @@ def dotted(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, An
             yield before + name, value
 
 
-def plain(value: Any) -> str:
-    """A value as the command line has it, nothing of it lost."""
-    if isinstance(value, float):
-        short = f"{value:g}"
-        return short if float(short) == value else repr(value)
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def to_words(options: Mapping[str, Any]) -> list[str]:
-    """Options as words of the command line."""
+    """Options as people type them on the command line."""
     words = []
     for name, value in options.items():
         flag = "--" + name.replace("_", "-")
         if isinstance(value, bool):
             words.append(flag if value else flag.replace("--", "--no-", 1))
         else:
-            words += [flag, *(value if isinstance(value, list) else [plain(value)])]
+            if isinstance(value, dict):
+                value = [f"{path}={shown(one)}" for path, one in value.items()]
+            words += [flag, *(value if isinstance(value, list) else [shown(value)])]
     return words
 
 
@@ -324,9 +316,7 @@ def read_jobs(values: Any, lines: Lines) -> Jobs:
 
 
 def allowed_keys(kind: str) -> list[str]:
-    from becl.commands.all import COMMANDS
-
-    own = [field.name for field in dataclasses.fields(COMMANDS[kind][0]) if field.name not in PLANNED]
+    own = [field.name for field in dataclasses.fields(OPTIONS[kind]) if field.name not in PLANNED]
     return [*OWN[kind], *own]
 
 

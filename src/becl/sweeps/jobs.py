@@ -10,11 +10,12 @@ Imports nothing heavy: a job's environment must be set before JAX is loaded.
 import contextlib
 import json
 import os
+import shlex
 import socket
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +30,14 @@ class Order(NamedTuple):
     """All that a process needs to know to run a job."""
 
     name: str
+    command: str
+    options: Any
+    """Those of the command."""
     words: list[str]
+    """The command as people type it."""
+    execute: Callable[[str, Any, Sequence[str]], int]
+    """Runs a command with its options and these words; gives the exit code."""
+    plugins: list[str]
     out: str
     """The sweep's folder."""
     home: str
@@ -68,7 +76,7 @@ def run_job(order: Order) -> Ended:
         with owned(folder), (folder / "log.txt").open("a", buffering=1) as log:
             for path in order.locks:
                 forget_foreign(Path(path))
-            ended = obey(order.words, folder, log)
+            ended = run_command(order, folder, log)
             note_attempt(folder, began, ended)
             return ended
     except UserError as error:
@@ -79,16 +87,14 @@ def run_job(order: Order) -> Ended:
     return ended
 
 
-def obey(words: list[str], folder: Path, log: Any) -> Ended:
-    import shlex
-
+def run_command(order: Order, folder: Path, log: Any) -> Ended:
+    """Runs the command, its output in the log, its status renewed meanwhile."""
     where = f"{socket.gethostname()}, process {os.getpid()}"
-    print(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')}, {where}: {shlex.join(['becl', *words])}", file=log)
+    print(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')}, {where}: {shlex.join(['becl', *order.words])}", file=log)
     with contextlib.redirect_stdout(log), contextlib.redirect_stderr(log), heartbeat(folder):
         try:
-            from becl.commands.cli import main
-
-            code = main(words)
+            plugins.load_all(order.plugins)
+            code = order.execute(order.command, order.options, order.words)
         except Exception:
             traceback.print_exc(file=log)
             code = 1

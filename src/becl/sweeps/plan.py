@@ -13,8 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from becl import envs
+from becl.envs import maze
+from becl.envs.external import is_foreign
 from becl.errors import UserError, unknown
+from becl.experiments.finetuning import make_finetuning
+from becl.experiments.maze_study import make_study
+from becl.experiments.memory import memory
+from becl.experiments.pretraining import make_pretraining
+from becl.experiments.settings import settings_of
+from becl.learning.offpolicy import OffPolicy
+from becl.options import FinetuneOptions, MazeOptions, PretrainOptions, ReportOptions, fill
 from becl.runs.folder import folder_name, write_text
+from becl.seeds import seeds_text
 from becl.sweeps.file import Block, Sweep, to_words
 
 Stage = Literal["pretrain", "finetune", "maze", "figures", "report"]
@@ -39,11 +50,13 @@ class Cell(NamedTuple):
     stage: Stage
     env: str
     method: str
+    options: Any
+    """Those of the command, but for seeds, tasks and folders."""
     words: tuple[str, ...]
-    """The command less seeds, tasks and folders."""
+    """The same as people type them."""
     seeds: tuple[int, ...]
     tasks: tuple[str, ...]
-    made: Any
+    planned: Any
     """The resolved run of the first seed; a study's with all."""
     source: str | None
     """Cell of the pretraining."""
@@ -74,7 +87,12 @@ class Job:
         """Whether it comes when all that it needs has ended, however, and again when there is more."""
         return self.stage in ("figures", "report")
 
-    def command(self, out: Path) -> list[str]:
+    @property
+    def command(self) -> str:
+        return self.words[0]
+
+    def line(self, out: Path) -> list[str]:
+        """The command as people type it."""
         return [word.replace(OUT, str(out)) for word in self.words]
 
     def done(self, out: Path, before: Sequence["Job"] = ()) -> bool:
@@ -98,6 +116,20 @@ class Plan(NamedTuple):
 
     def before(self, job: Job) -> list[Job]:
         return [other for other in self.jobs if other.name in job.needs]
+
+    def options(self, job: Job, out: Path) -> Any:
+        """The options of a job's command, which follow from its cell."""
+        if job.stage == "report":
+            places = sorted({out / other.stage for other in self.before(job)})
+            return ReportOptions(tuple(places), out / "report")
+        cell = self.cells[job.cell]
+        given = dataclasses.replace(cell.options, seeds=job.seeds)
+        if job.stage in ("maze", "figures"):
+            return dataclasses.replace(given, train_only=job.stage == "maze", out=out / cell.name)
+        if job.stage == "finetune":
+            run = None if cell.source is None else out / job.needs[0]
+            given = dataclasses.replace(given, run=run, task=job.tasks)
+        return dataclasses.replace(given, out=out / job.name)
 
 
 # --- From the file to cells -------------------------------------------------------------------------------------------
@@ -133,35 +165,31 @@ def named(stage: Stage, *words: str) -> str:
 
 
 def pretrain_cells(block: Block) -> Iterator[Cell]:
-    from becl.commands.all import PretrainCommand, pretraining_of
-    from becl.commands.cli import parse_options
-
     domains, methods, seeds = block.names("domains"), block.names("methods", ["becl"]), block.seeds
     if not domains:
         raise block.wrong("an empty grid: domains = [...] is missing")
     for domain in domains:
         for method in methods:
             for label, options in block.variants():
-                words = [domain, "--method", method, *to_words(options)]
+                words = (domain, "--method", method, *to_words(options))
                 try:
-                    made = pretraining_of(parse_options(PretrainCommand, "pretrain", words))
+                    given = fill(PretrainOptions, {"env": domain, "method": method, **options})
+                    planned = make_pretraining(given)
                 except UserError as error:
                     raise block.wrong(error) from None
                 name = named("pretrain", domain, method, block.values.get("name", ""), label)
-                yield Cell(name, "pretrain", domain, method, tuple(words), seeds, (), made, None)
+                yield Cell(name, "pretrain", domain, method, given, words, seeds, (), planned, None)
 
 
 FROM_NOTHING = "ddpg"
 """The method that is not pretrained: it learns tasks from scratch."""
 PRETRAINED_ONLY = ("snapshot", "skill", "transfer")
 SCRATCH_TOO = ("hidden", "envs", "precision")
+EXAMPLE = "OPTION=VALUE, for example temperature=0.2"
 
 
 def finetune_cells(block: Block, pretrained: Iterable[Cell]) -> Iterator[Cell]:
     """Every task of every pretraining that the block is about."""
-    from becl.commands.all import FinetuneCommand, PretrainCommand, finetuning_of
-    from becl.commands.cli import parse_options
-
     sources = list(pretrained)
     methods, domains = block.names("methods"), block.names("domains")
     for kind, names, known in (
@@ -182,45 +210,38 @@ def finetune_cells(block: Block, pretrained: Iterable[Cell]) -> Iterator[Cell]:
             continue
         for label, options in block.variants(PRETRAINED_ONLY if scratch else ()):
             if scratch:
-                options = scratch_options(parse_options(PretrainCommand, "pretrain", source.words), options)
+                options = scratch_options(source.options, options)
             words = ["--scratch", *to_words(options)] if scratch else to_words(options)
-            folder = [] if scratch else [f"{OUT}/{source.name}"]
+            run = None if scratch else Path(OUT) / source.name
             name = named("finetune", source.name.partition("/")[2], block.values.get("name", ""), label)
             same = (source.env, source.seeds, *words)
             if scratch and same in seen:  # What sets their pretraining apart is of no concern here.
                 continue
             seen.add(same)
             try:
-                command = parse_options(FinetuneCommand, "finetune", [*folder, "--task", *tasks, *words])
-                made = finetuning_of(command, None if scratch else source.made)
+                given = fill(FinetuneOptions, {"run": run, "scratch": scratch, "task": tasks, **options})
+                planned = make_finetuning(given, None if scratch else source.planned)
             except UserError as error:
                 raise block.wrong(str(error).replace(f"{OUT}/", "")) from None
-            yield Cell(name, "finetune", source.env, source.method, tuple(words), source.seeds, tasks, made,
+            yield Cell(name, "finetune", source.env, source.method, given, tuple(words), source.seeds, tasks, planned,
                        None if scratch else source.name)  # fmt: skip
     if used and (other := [task for task in block.names("tasks") if task not in {*used, "all"}]):
         raise block.wrong(f"tasks: {other[0]} is of no domain that the block is about", "tasks")
 
 
-def scratch_options(given: Any, options: dict[str, Any]) -> dict[str, Any]:
+def scratch_options(given: PretrainOptions, options: dict[str, Any]) -> dict[str, Any]:
     """Options of a run from scratch, with those of the block that pretrains the others which they inherit too."""
-    from becl.learning.offpolicy import OffPolicy
-
-    loop = {field.name for field in dataclasses.fields(OffPolicy)}
-    settings = [setting for setting in given.set if setting.partition("=")[0].partition(".")[0] in loop]
-    settings = [setting for setting in settings if not setting.startswith("replay.capacity=")]
-    settings += ["learner.normalize=true"] if given.normalize_obs else []
-    settings += options.get("set", [])
+    loop = {field.name for field in dataclasses.fields(OffPolicy)} - {"objective"}
+    settings = {one.path: one.value for one in settings_of(given.set, EXAMPLE) if one.first in loop}
+    settings.pop("replay.capacity", None)
+    settings |= {"learner.normalize": True} if given.normalize_obs else {}
+    settings |= {one.path: one.value for one in settings_of(options.get("set", ()), EXAMPLE)}
     own = {name: getattr(given, name) for name in SCRATCH_TOO if getattr(given, name) is not None}
-    last = {setting.partition("=")[0]: setting for setting in settings}
-    return own | options | ({"set": list(last.values())} if last else {})
+    return own | options | ({"set": settings} if settings else {})
 
 
 def tasks_of(block: Block, domain: str) -> tuple[str, ...]:
     """Those of the block that a domain has; `all` are all of them."""
-    from becl import envs
-    from becl.envs import maze
-    from becl.envs.external import is_foreign
-
     tasks = block.names("tasks", ["all"])
     if "all" in tasks and len(tasks) > 1:
         raise block.wrong("tasks: all, or some by name", "tasks")
@@ -239,18 +260,16 @@ def tasks_of(block: Block, domain: str) -> tuple[str, ...]:
 
 
 def maze_cells(block: Block) -> Iterator[Cell]:
-    from becl.commands.all import MazeCommand, study_of
-    from becl.commands.cli import parse_options
-
     methods, seeds = block.names("methods"), block.seeds
     for label, options in block.variants():
-        words = [*(["--methods", *methods] if methods else []), *to_words(options)]
+        words = (*(("--methods", *methods) if methods else ()), *to_words(options))
         try:
-            study = study_of(parse_options(MazeCommand, "maze", words))
+            given = fill(MazeOptions, {"methods": methods, **options})
+            study = make_study(given)
         except UserError as error:
             raise block.wrong(error) from None
         name = named("maze", options.get("study", "comparison"), block.values.get("name", ""), label)
-        yield Cell(name, "maze", "maze", study.kind, tuple(words), seeds, (), study, None)
+        yield Cell(name, "maze", "maze", study.kind, given, words, seeds, (), study, None)
 
 
 # --- From cells to jobs -----------------------------------------------------------------------------------------------
@@ -325,15 +344,13 @@ def together(cell: Cell, device: Device, group: int | None) -> int:
     fast = group or TOGETHER[cell.stage][0 if device.accelerator else 1]
     if cell.stage == "maze":
         return fast
-    lanes = cell.made.run.objective.skills.dim if getattr(cell.made, "skill", "") == "each" else 1
-    fit = fast if group else int(SHARE * device.memory / (run_memory(cell.made.run) * lanes))
+    lanes = cell.planned.run.objective.skills.dim if getattr(cell.planned, "skill", "") == "each" else 1
+    fit = fast if group else int(SHARE * device.memory / (run_memory(cell.planned.run) * lanes))
     return max(1, min(fast // lanes, fit))
 
 
 @functools.cache
 def run_memory(run: Any) -> int:
-    from becl.experiments.pretraining import memory
-
     return memory(run, 1).total
 
 
@@ -341,12 +358,6 @@ def chunks(items: Sequence[Any], most: int) -> list[tuple[Any, ...]]:
     """As few groups as there can be, as equal as they can be."""
     count = -(-len(items) // most)
     return [tuple(items[len(items) * i // count : len(items) * (i + 1) // count]) for i in range(count)]
-
-
-def seeds_text(seeds: Sequence[int]) -> str:
-    if len(seeds) > 1 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
-        return f"{seeds[0]}:{seeds[-1] + 1}"
-    return ",".join(map(str, seeds)) + ("," if len(seeds) == 1 else "")
 
 
 def seeds_name(seeds: Sequence[int]) -> str:
@@ -367,14 +378,14 @@ def seeds_job(cell: Cell, seeds: tuple[int, ...], names: set[str]) -> Job:
     name = unused(cell.name if whole else f"{cell.name}-{seeds_name(seeds)}", names)
     words = (cell.stage, *cell.words, "--seeds", seeds_text(seeds))
     if cell.stage == "maze":
-        proofs = tuple(f"{cell.name}/{label}/seed-{seed}.json" for label in cell.made.runs for seed in seeds)
+        proofs = tuple(f"{cell.name}/{label}/seed-{seed}.json" for label in cell.planned.runs for seed in seeds)
         words = (*words, "--train-only", "--out", f"{OUT}/{cell.name}")
-        runs = len(cell.made.runs) * len(seeds)
-        work = runs * cell.made.cycles
+        runs = len(cell.planned.runs) * len(seeds)
+        work = runs * cell.planned.cycles
     else:
         proofs = (f"{name}/result.json",)
         words = (*words, "--out", f"{OUT}/{name}")
-        runs, work = len(seeds), len(seeds) * cell.made.steps
+        runs, work = len(seeds), len(seeds) * cell.planned.steps
     return Job(name, cell.stage, words, cell.name, seeds, (), (), proofs, runs, work, cell.method, cell.env)
 
 
@@ -404,11 +415,11 @@ def finetune_jobs(
 def finetune_job(cell: Cell, name: str, tasks: tuple[str, ...], seeds: tuple[int, ...], source: Job | None) -> Job:
     folder = () if source is None else (f"{OUT}/{source.name}",)
     words = ("finetune", *folder, "--task", *tasks, *cell.words, "--seeds", seeds_text(seeds), "--out", f"{OUT}/{name}")
-    skills = cell.made.run.objective.skills.dim if cell.made.skill == "each" else 1
+    skills = cell.planned.run.objective.skills.dim if cell.planned.skill == "each" else 1
     runs = len(tasks) * len(seeds) * skills
     needs = () if source is None else (source.name,)
     return Job(name, "finetune", words, cell.name, seeds, tasks, needs, (f"{name}/result.json",), runs,
-               runs * cell.made.steps, cell.method, cell.env)  # fmt: skip
+               runs * cell.planned.steps, cell.method, cell.env)  # fmt: skip
 
 
 def figures_job(cell: Cell, jobs: Sequence[Job]) -> Job:
@@ -417,7 +428,7 @@ def figures_job(cell: Cell, jobs: Sequence[Job]) -> Job:
     seeds = [seed for seed in cell.seeds if any(seed in job.seeds for job in own)]
     words = ("maze", *cell.words, "--seeds", seeds_text(seeds), "--out", f"{OUT}/{cell.name}")
     name, needs = cell.name.replace("maze/", "figures/", 1), tuple(job.name for job in own)
-    return Job(name, "figures", words, cell.name, needs=needs, proofs=(f"{cell.name}/summary.json",))
+    return Job(name, "figures", words, cell.name, tuple(seeds), needs=needs, proofs=(f"{cell.name}/summary.json",))
 
 
 # --- On disk ----------------------------------------------------------------------------------------------------------

@@ -18,15 +18,18 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-import tyro
-
+from becl import plugins
 from becl.errors import Failed, UserError
-from becl.sweeps.cluster import REUSED
+from becl.options import SweepOptions
+from becl.runs.folder import check_writable
+from becl.runs.lock import locked, seeds_lock
+from becl.runs.progress import clock, counted, interrupts
+from becl.sweeps.cluster import REUSED, check_address
+from becl.sweeps.cost import describe
 from becl.sweeps.file import JOBS, Jobs, Sweep, job_number, presets, read_sweep
 from becl.sweeps.jobs import (
     LOST,
@@ -40,82 +43,51 @@ from becl.sweeps.jobs import (
     run_job,
 )
 from becl.sweeps.plan import Device, Job, Plan, cells_of, check_recorded, figures_job, make_plan, record, recorded_jobs
+from becl.terminal import console
 
+Execute = Callable[[str, Any, Sequence[str]], int]
+"""Runs a command with its options, and the words people would type for them; gives the exit code."""
 H200 = Device("NVIDIA H200", 141 * 10**9, True)
 """What a dry run plans for where GPUs are asked for and there are none."""
 BETWEEN_LINES = 15.0  # Seconds, where there is no terminal.
 LONGEST_DELAY = 30.0  # Seconds before a job that failed is tried again.
 
 
-@dataclass(frozen=True)
-class SweepCommand:
-    """Run a grid of methods, domains, tasks, seeds and options in stages: pretrain, finetune, report.
-
-    The same command again goes on with what is not finished. `becl sweep status FILE` shows how far it is.
-    """
-
-    file: Annotated[tuple[str, ...], tyro.conf.Positional]
-    """A TOML file (docs/sweeps.md), or a preset: smoke, paper-maze, paper-urlb, paper-ablations."""
-    out: Path | None = None
-    """Folder for everything; what the file says by default, else runs/sweep-NAME."""
-    group: int | None = None
-    """Most runs that are trained together; by default what is fast and fits into memory."""
-    cpus: int | None = None
-    """Cores of a job, with Ray; 1 by default."""
-    gpus: float | None = None
-    """GPUs of a job, with Ray; 1 by default where there are any."""
-    retries: int | None = None
-    """How often a job that fails is tried again, from its last checkpoint; 2 by default."""
-    ray: bool = True
-    """Run jobs side by side on Ray where it is installed; else one after another in this process."""
-    ray_address: str | None = None
-    """Cluster to run on, HOST:PORT or auto; one of its own on this machine by default."""
-    dry_run: bool = False
-    """Only show the plan: jobs, groups, estimated time and disk."""
-
-
-def sweep_command(command: SweepCommand) -> int:
-    status, word = wanted(command.file)
+def run_sweep(options: SweepOptions, execute: Execute) -> int:
+    """Plans a sweep and runs what is not done, each job by `execute`; gives the exit code."""
+    status, word = wanted(options.file)
     sweep = read_sweep(word)
-    out = command.out or sweep.out
+    out = options.out or sweep.out
     sweep = dataclasses.replace(sweep, out=out)
     if status:
         return show_status(out)
-    jobs = options_of(command, sweep)
-    if command.ray_address is not None:
-        from becl.sweeps.cluster import check_address
-
-        if not command.ray:
+    jobs = options_of(options, sweep)
+    if options.ray_address is not None:
+        if not options.ray:
             raise UserError("--no-ray and --ray-address exclude each other")
-        check_address(command.ray_address)
+        check_address(options.ray_address)
     cells = cells_of(sweep)
     recorded = recorded_jobs(out)
     check_recorded(cells, recorded, out)
-    if command.dry_run:
-        from becl.sweeps.cost import describe
-
+    if options.dry_run:
         device = device_here()
         if jobs.gpus and not device.accelerator:
             device = H200
         for line in describe(make_plan(sweep, cells, device, jobs.group, recorded), out, device):
             print(line)
         return 0
-    from becl.runs.lock import locked
-
-    conductor = Conductor(make_plan(sweep, cells, H200, jobs.group, recorded), out, jobs.retries)
+    conductor = Conductor(make_plan(sweep, cells, H200, jobs.group, recorded), out, jobs.retries, execute)
     if conductor.over:
         return conclude(conductor, interrupted=False)
-    with begun(out), locked(out), executor_of(command, jobs) as executor:
+    with begun(out), locked(out), executor_of(options, jobs) as executor:
         plan = make_plan(sweep, cells, executor.device(), jobs.group, recorded_jobs(out))
         record(plan, sweep.name, out)
-        return conduct(plan, out, executor, jobs.retries)
+        return conduct(plan, out, executor, jobs.retries, execute)
 
 
 @contextlib.contextmanager
 def begun(out: Path) -> Iterator[None]:
     """A sweep's folder, which is taken away again where nothing can begin."""
-    from becl.commands.all import check_writable
-
     missing = [folder for folder in (out, *out.parents) if not folder.exists()]
     check_writable(out)
     try:
@@ -135,9 +107,9 @@ def wanted(words: Sequence[str]) -> tuple[bool, str]:
     return status, words[-1]
 
 
-def options_of(command: SweepCommand, sweep: Sweep) -> Jobs:
+def options_of(options: SweepOptions, sweep: Sweep) -> Jobs:
     """The file's, changed by the command line."""
-    given: dict[str, Any] = {name: getattr(command, name) for name in JOBS if getattr(command, name) is not None}
+    given: dict[str, Any] = {name: getattr(options, name) for name in JOBS if getattr(options, name) is not None}
     try:
         return dataclasses.replace(sweep.jobs, **{name: job_number(name, value) for name, value in given.items()})
     except UserError as error:
@@ -208,17 +180,17 @@ class Here:
 
 
 @contextlib.contextmanager
-def executor_of(command: SweepCommand, jobs: Jobs) -> Iterator[Executor]:
+def executor_of(options: SweepOptions, jobs: Jobs) -> Iterator[Executor]:
     from becl.sweeps import cluster as sweep_ray
 
-    if command.ray and sweep_ray.installed():
+    if options.ray and sweep_ray.installed():
         import jax
 
         # Jobs have the accelerators; this process only plans.
         jax.config.update("jax_platforms", "cpu")
-        executor: Executor = sweep_ray.OnRay(command.ray_address, jobs.cpus, jobs.gpus)
+        executor: Executor = sweep_ray.OnRay(options.ray_address, jobs.cpus, jobs.gpus)
     else:
-        if command.ray:
+        if options.ray:
             print(
                 "Ray is not installed: jobs run one after another in this process. "
                 f"{sweep_ray.INSTALL} runs them side by side, on all cores, GPUs and machines."
@@ -236,8 +208,8 @@ def executor_of(command: SweepCommand, jobs: Jobs) -> Iterator[Executor]:
 class Conductor:
     """Which jobs wait, run, are done or have failed."""
 
-    def __init__(self, plan: Plan, out: Path, retries: int):
-        self.plan, self.out, self.retries = plan, out, retries
+    def __init__(self, plan: Plan, out: Path, retries: int, execute: Execute):
+        self.plan, self.out, self.retries, self.execute = plan, out, retries, execute
         self.jobs = {job.name: job for job in plan.jobs}
         self.states: dict[str, str] = {}
         for job in plan.jobs:  # What comes last tells of more, soon, where something is missing.
@@ -276,17 +248,17 @@ class Conductor:
                 yield job
 
     def order(self, job: Job) -> Order:
-        from becl.commands import plugins
-        from becl.commands.all import seeds_lock
-
         self.states[job.name] = "running"
         if job.stage == "figures":  # Of what there is: seeds that failed are not to be trained by it.
             there = [self.jobs[name] for name in job.needs if self.states[name] == "done"]
             job = figures_job(self.plan.cells[job.cell], there)
-        words = [*job.command(self.out), *(f"--plugin={word}" for word in plugins.loaded())]
+        loaded = plugins.loaded()
+        words = [*job.line(self.out), *(f"--plugin={word}" for word in loaded)]
+        options = self.plan.options(job, self.out)
         lock = seeds_lock(job.seeds) if job.stage == "maze" else "lock"
         folder = self.out / job.cell if job.stage == "maze" else job.results(self.out)[0].parent
-        return Order(job.name, words, str(self.out), os.getcwd(), [str(folder / lock)], {})
+        return Order(job.name, job.command, options, words, self.execute, loaded, str(self.out), os.getcwd(),
+                     [str(folder / lock)], {})  # fmt: skip
 
     def hear(self, name: str, ended: Ended) -> None:
         """Takes note of how a job ended."""
@@ -316,11 +288,9 @@ class Conductor:
         self.states[name], self.failed[name] = "failed", why
 
 
-def conduct(plan: Plan, out: Path, executor: Executor, retries: int) -> int:
+def conduct(plan: Plan, out: Path, executor: Executor, retries: int, execute: Execute) -> int:
     """Runs what is not done, and says how it went."""
-    from becl.runs.progress import counted, interrupts
-
-    conductor = Conductor(plan, out, retries)
+    conductor = Conductor(plan, out, retries, execute)
     training = [job for job in plan.jobs if not job.last]
     runs = sum(job.runs for job in training)
     print(
@@ -369,8 +339,6 @@ def conclude(conductor: Conductor, interrupted: bool) -> int:
 
 def line_of(plan: Plan, out: Path, states: Mapping[str, str]) -> str:
     """Where a sweep stands, in a line."""
-    from becl.runs.progress import clock
-
     count = Counter(states.values())
     running = {name for name, state in states.items() if state == "running" and working(out, name)}
     count["waiting"] += count["running"] - len(running)
@@ -456,8 +424,6 @@ def status_table(plan: Plan, out: Path, states: Mapping[str, str]) -> Any:
     from rich.console import Group
     from rich.table import Table
 
-    from becl.runs.progress import clock
-
     stages = Table(box=None, pad_edge=False)
     for column in ("stage", "running", "waiting", "done", "failed", "runs"):
         stages.add_column(column, justify="left" if column == "stage" else "right")
@@ -483,8 +449,6 @@ def status_table(plan: Plan, out: Path, states: Mapping[str, str]) -> Any:
 
 def show_status(out: Path) -> int:
     """`becl sweep status`: what the folder says, whether somebody works on it or not."""
-    from becl.views.maze_report import console
-
     jobs = recorded_jobs(out)
     if not jobs:
         raise UserError(f"{out}: no sweep has begun there")

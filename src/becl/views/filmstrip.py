@@ -4,13 +4,11 @@ import contextlib
 import os
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
-
-import tyro
+from typing import TYPE_CHECKING
 
 from becl.errors import UserError
+from becl.options import FilmstripOptions
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,67 +19,22 @@ if TYPE_CHECKING:
 COLORS = 256  # Of the picture: a third of the bytes, and nobody sees it.
 
 
-@dataclass(frozen=True)
-class FilmstripCommand:
-    """Draw snapshots along an episode beside each other: a row a skill or a finetuned task, or a row a method."""
-
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """Folders of `becl pretrain`, finished or not. One: a row a skill. Several: a row each. Folders of `becl finetune`
-    have a row a task."""
-    out: Path | None = None
-    """Picture, as PNG; gallery/filmstrip.png in the first folder by default."""
-    skills: tuple[int, ...] = ()
-    """Numbers of skills; all of one run by default. Of several runs one each, or one for all; by default the one that
-    moves most."""
-    seed: int | None = None
-    """Seed of the runs; the first of each by default."""
-    snapshot: int | None = None
-    """Steps of the networks to look at; the last by default."""
-    steps: int | None = None
-    """How much of the episode to show; all by default."""
-    frames: int = 8
-    """Snapshots along the episode."""
-    size: int = 128
-    """Of a snapshot, in pixels."""
-    renderer: Literal["auto", "egl", "osmesa", "rays"] = "auto"
-    """What draws: OpenGL by EGL or OSMesa, or rays, which need neither; by default the first that works."""
-
-
-def filmstrip_command(command: FilmstripCommand) -> int:
-    from becl.commands.all import check_writable
-    from becl.views.rendering import choose_renderer
-    from becl.views.video import check_picture, drawn_by
-
-    if not command.runs:
-        raise UserError("no runs to draw: name folders of becl pretrain or becl finetune")
-    check_picture(command.steps, command.frames, command.size)
-    looks = looks_of(command)
-    out = picture_path(command)
-    check_writable(out.parent)
-    choice = choose_renderer(command.renderer)
-    print(drawn_by(choice, looks[0].made.env), flush=True)
-    rows = rows_of(looks, choice, command)
-    save_picture(strip([label for label, _, _ in rows], [pictures for _, pictures, _ in rows], rows[0][2]), out)
-    print(out)
-    return 0
-
-
-def looks_of(command: FilmstripCommand) -> list["Look | Tuned"]:
+def looks_of(options: FilmstripOptions) -> list["Look | Tuned"]:
     from becl.views.poses import looks_at
 
-    runs, skills = command.runs, command.skills
+    runs, skills = options.runs, options.skills
     if len(runs) > 1 and len(skills) not in (0, 1, len(runs)):
         raise UserError(f"--skills: {len(skills)} for {len(runs)} runs: one each, or one for all")
     wanted = [skills] * len(runs) if len(runs) == 1 or len(skills) < 2 else [(skill,) for skill in skills]
     return [
         look
         for run, some in zip(runs, wanted, strict=True)
-        for look in looks_at(run, command.seed, command.snapshot, some)
+        for look in looks_at(run, options.seed, options.snapshot, some)
     ]
 
 
-def picture_path(command: FilmstripCommand) -> Path:
-    out = command.out or command.runs[0] / "gallery" / "filmstrip.png"
+def picture_path(options: FilmstripOptions) -> Path:
+    out = options.out or options.runs[0] / "gallery" / "filmstrip.png"
     if is_folder(out):
         raise UserError(f"{out} is a folder; name a file for --out, such as {out / 'filmstrip.png'}")
     return out if out.suffix == ".png" else out.with_name(out.name + ".png")
@@ -99,26 +52,26 @@ Labelled = tuple[str, list["np.ndarray"], list[float]]
 """What a row is called, its pictures and when they were taken."""
 
 
-def rows_of(looks: Sequence["Look | Tuned"], choice: "Choice", command: FilmstripCommand) -> list[Labelled]:
-    from becl.commands.all import run_labels
+def rows_of(looks: Sequence["Look | Tuned"], choice: "Choice", options: FilmstripOptions) -> list[Labelled]:
+    from becl.runs.metrics import run_labels
     from becl.views.poses import Tuned, motion_of, thinned
 
     if len(looks) == 1 and not isinstance(looks[0], Tuned):
-        motion = motion_of(looks[0], command.frames, command.steps)
-        return drawn(motion, range(len(motion.names)), [f"skill {name}" for name in motion.names], choice, command.size)
+        motion = motion_of(looks[0], options.frames, options.steps)
+        return drawn(motion, range(len(motion.names)), [f"skill {name}" for name in motion.names], choice, options.size)
     runs = {look.folder: {"method": look.made.method, "env": look.made.env} for look in looks}
     labels = dict(zip(runs, run_labels([*runs], [*runs.values()]), strict=True))
     rows = []
     for look in looks:
         label = labels[look.folder]
         if isinstance(look, Tuned):
-            row = look.label if len(command.runs) == 1 else f"{label}\n{look.label}"
-            rows += drawn(motion_of(look, command.frames, command.steps), [0], [row], choice, command.size)
+            row = look.label if len(options.runs) == 1 else f"{label}\n{look.label}"
+            rows += drawn(motion_of(look, options.frames, options.steps), [0], [row], choice, options.size)
             continue
-        whole = motion_of(look, 10**9, command.steps)
+        whole = motion_of(look, 10**9, options.steps)
         skill = liveliest(whole)
         row = f"{label}\nskill {look.names[skill]}"
-        rows += drawn(thinned(whole, command.frames), [skill], [row], choice, command.size)
+        rows += drawn(thinned(whole, options.frames), [skill], [row], choice, options.size)
     return rows
 
 

@@ -6,13 +6,11 @@ import io
 import socket
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import tyro
+from typing import TYPE_CHECKING, Any
 
 from becl.errors import UserError
+from becl.options import GalleryOptions
 from becl.runs.progress import counted
 from becl.views.filmstrip import is_folder
 
@@ -22,46 +20,6 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 MAZE_PACE = 0.1  # Seconds a step of a maze is shown.
-
-
-@dataclass(frozen=True)
-class GalleryCommand:
-    """Look at the skills of a pretrained run in 3D: on a page of this machine, or as one file to send on."""
-
-    run: Annotated[Path, tyro.conf.Positional]
-    """Folder of `becl pretrain`, finished or not."""
-    export: Path | None = None
-    """Write one HTML file that opens from disk, and serve nothing."""
-    skills: tuple[int, ...] = ()
-    """Numbers of skills to show; all by default, of continuous ones 16 fixed draws."""
-    seed: int | None = None
-    """Seed of the run; its first by default. The page can change it."""
-    snapshot: int | None = None
-    """Steps of the networks to look at; the last by default. The page can change it."""
-    steps: int | None = None
-    """How much of the episode to show; all by default."""
-    frames: int = 250
-    """At most; everything moves as fast as the robot whatever their number."""
-    port: int | None = None
-    """Of the page; any free one by default."""
-    open: bool = True
-    """Open the page in a browser."""
-
-
-def gallery_command(command: GalleryCommand) -> int:
-    from becl.commands.all import check_writable
-    from becl.views.poses import look_at
-    from becl.views.video import check_picture
-
-    check_picture(command.steps, command.frames, size=16)
-    if command.port is not None and not 0 < command.port < 2**16:
-        raise UserError(f"--port {command.port}: ports are numbers from 1 to 65535")
-    look = look_at(command.run, command.seed, command.snapshot, command.skills)
-    if command.export is not None:
-        path = page_path(command.export)
-        check_writable(path.parent)
-        return write_page(look, path, command)
-    return serve(look, free_port(command.port), command)
 
 
 def page_path(out: Path) -> Path:
@@ -115,13 +73,13 @@ def unit_of(motion: "Motion") -> str:
 # --- A file -----------------------------------------------------------------------------------------------------------
 
 
-def write_page(look: "Look", path: Path, command: GalleryCommand) -> int:
+def write_page(look: "Look", path: Path, options: GalleryOptions) -> int:
     from becl.runs.folder import write_text
     from becl.views.gallery_numbers import numbers_of
     from becl.views.poses import motion_of
 
     print(f"{look.title} · {counted(len(look.names), 'skill')}", flush=True)
-    motion, numbers = motion_of(look, command.frames, command.steps), numbers_of(look)
+    motion, numbers = motion_of(look, options.frames, options.steps), numbers_of(look)
     began = time.perf_counter()
     write_text(path, page_of(look, motion, numbers))
     size = path.stat().st_size / 1e6
@@ -167,7 +125,7 @@ def caption(look: "Look", motion: "Motion", numbers: Sequence["Numbers"]) -> str
 # --- A page -----------------------------------------------------------------------------------------------------------
 
 
-def serve(look: "Look", port: int, command: GalleryCommand) -> int:
+def serve(look: "Look", port: int, options: GalleryOptions) -> int:
     """Serves the page until Ctrl-C."""
     import webbrowser
 
@@ -175,10 +133,10 @@ def serve(look: "Look", port: int, command: GalleryCommand) -> int:
 
     print(f"{look.title} · {counted(len(look.names), 'skill')}: a moment ...", flush=True)
     with server_at(port, "becl") as server:
-        page = Page(server, look, command.frames, command.steps)
+        page = Page(server, look, options.frames, options.steps)
         address = f"http://{HOST}:{port}"
         print(f"{address} (Ctrl-C ends it)", flush=True)
-        if command.open:
+        if options.open:
             webbrowser.open(address)
         with contextlib.suppress(KeyboardInterrupt):
             page.play_forever()

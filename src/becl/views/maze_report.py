@@ -3,7 +3,6 @@
 import csv
 import re
 import zipfile
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 from becl.envs.maze import Geometry
 from becl.errors import UserError
 from becl.experiments.maze_study import Study, finished, seed_path
+from becl.terminal import console, table
 
 COLUMNS = {
     "mutual_information": "I(S;Z)",
@@ -41,24 +41,6 @@ def pretty(label: str) -> str:
         label = re.sub(rf"^{name.lower()}\b", name, label)
     label = re.sub(r"-temperature-(\S+)$", r", κ = \1", label)
     return re.sub(r"-(\d+)-skills$", r", \1 skills", label)
-
-
-def console() -> Any:
-    from rich.console import Console
-
-    # Tables keep their shape in a pipe or a log.
-    return Console(width=None if Console().is_terminal else 120)
-
-
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], lines: bool = False) -> Any:
-    from rich.table import Table
-
-    made = Table(title=title, show_lines=lines, title_justify="left")
-    for name in columns:
-        made.add_column(name)
-    for row in rows:
-        made.add_row(*(str(cell) for cell in row))
-    return made
 
 
 def print_table(summary: dict[str, dict[str, Any]]) -> None:

@@ -17,6 +17,8 @@ from jaxtyping import Float, Int, UInt8
 
 from becl.envs.maze import Geometry
 from becl.errors import UserError
+from becl.processes import ended, final_line
+from becl.views.gl import drawing
 from becl.views.poses import Motion, take_pose
 
 if TYPE_CHECKING:
@@ -83,9 +85,7 @@ def settle(name: str, why: str) -> Choice:
 @functools.cache
 def draws(name: str) -> str | None:
     """Why a back end draws nothing here. In a process of its own: where drivers are broken it may crash or hang."""
-    from becl.commands.doctor import PICTURE, ended, final_line, started
-
-    with started([sys.executable, "-P", "-c", PICTURE], {"MUJOCO_GL": name}) as process:
+    with drawing(name) as process:
         began = time.perf_counter()
         code, _, error = ended(process, PATIENCE)
     if code == 0:

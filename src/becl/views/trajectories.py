@@ -9,13 +9,9 @@ Up to three figures as PNG and SVG under --out:
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import tyro
-
-from becl.errors import UserError
 from becl.runs.progress import counted
 
 if TYPE_CHECKING:
@@ -28,41 +24,11 @@ if TYPE_CHECKING:
 STATES = 40  # Of an episode, evenly spaced, whose features are drawn.
 
 
-@dataclass(frozen=True)
-class TrajectoriesCommand:
-    """Draw where the skills of a pretrained run go, which states they cover and, for BeCL, their features."""
-
-    run: Annotated[Path, tyro.conf.Positional]
-    """Folder of `becl pretrain`, finished or not."""
-    out: Path | None = None
-    """Folder for the figures; RUN/gallery by default."""
-    skills: tuple[int, ...] = ()
-    """Numbers of skills; all by default, of continuous ones 16 fixed draws."""
-    seed: int | None = None
-    """Seed of the run; its first by default."""
-    snapshot: int | None = None
-    """Steps of the networks to look at; the last by default."""
-    episodes: int = 10
-    """Of every skill; all skills have the same starts."""
-
-
-def trajectories_command(command: TrajectoriesCommand) -> int:
-    from becl.experiments.evaluation import check_place
-    from becl.views.poses import look_at
-
-    if command.episodes < 1:
-        raise UserError(f"--episodes {command.episodes}: at least 1 is needed")
-    look = look_at(command.run, command.seed, command.snapshot, command.skills)
-    out = command.out or command.run / "gallery"
-    check_place(out)
-    return draw(look, out, command.episodes)
-
-
 def draw(look: "Look", out: Path, episodes: int) -> int:
     """Plays, draws and writes."""
-    from becl.commands.all import check_writable
     from becl.experiments.pretraining import load_snapshot
     from becl.measure.skills import rollout
+    from becl.runs.folder import check_writable
     from becl.runs.progress import progress
     from becl.views import figures
 

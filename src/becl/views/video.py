@@ -12,13 +12,11 @@ import math
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
-
-import tyro
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from becl.errors import UserError
+from becl.options import VideoOptions
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,43 +28,6 @@ SLOWEST, FASTEST = 1.0, 60.0  # Frames a second that every player shows.
 MAZE_RATE = 10.0  # A maze has no seconds.
 GIF_RATE, GIF_WIDTH = 5.0, (160, 640)  # Frames a second at most; pixels of a skill, and of all.
 LARGEST = 2048  # Pixels of a skill.
-
-
-@dataclass(frozen=True)
-class VideoCommand:
-    """Film the skills of a pretrained run, or the tasks of a finetuned one: an mp4 and a GIF of each, and of all."""
-
-    run: Annotated[Path, tyro.conf.Positional]
-    """Folder of `becl pretrain`, finished or not, or of `becl finetune`."""
-    out: Path | None = None
-    """Folder for the films; RUN/gallery by default."""
-    skills: tuple[int, ...] = ()
-    """Numbers of skills to film; all by default, of continuous ones 16 fixed draws. A finetuned policy has its own."""
-    seed: int | None = None
-    """Seed of the run; its first by default."""
-    snapshot: int | None = None
-    """Steps of the networks to look at; the last by default."""
-    steps: int | None = None
-    """How much of the episode to film; all by default."""
-    frames: int = 250
-    """At most; films run as fast as the robot whatever their number."""
-    size: int = 256
-    """Of a skill's picture, in pixels."""
-    gif: bool = True
-    """Also write GIFs."""
-    renderer: Literal["auto", "egl", "osmesa", "rays"] = "auto"
-    """What draws: OpenGL by EGL or OSMesa, or rays, which need neither; by default the first that works."""
-
-
-def video_command(command: VideoCommand) -> int:
-    from becl.experiments.evaluation import check_place
-    from becl.views.poses import looks_at
-
-    check_picture(command.steps, command.frames, command.size)
-    looks = looks_at(command.run, command.seed, command.snapshot, command.skills)
-    out = command.out or command.run / "gallery"
-    check_place(out)
-    return film(looks, out, command)
 
 
 def check_picture(steps: int | None, frames: int, size: int) -> None:
@@ -89,23 +50,23 @@ class Shot(NamedTuple):
     skill: int
 
 
-def film(looks: Sequence["Look | Tuned"], out: Path, command: VideoCommand) -> int:
+def film(looks: Sequence["Look | Tuned"], out: Path, options: VideoOptions) -> int:
     """Plays, draws and writes."""
-    from becl.commands.all import check_writable
+    from becl.runs.folder import check_writable
     from becl.runs.progress import counted, progress
     from becl.views.poses import Tuned, motion_of
     from becl.views.rendering import choose_renderer, painter_of
 
-    choice = choose_renderer(command.renderer)
+    choice = choose_renderer(options.renderer)
     for look in looks:
         print(look.title + ("" if isinstance(look, Tuned) else f" · {counted(len(look.names), 'skill')}"))
     print(f"{drawn_by(choice, looks[0].made.env)} · {out}/", flush=True)
-    motions = [motion_of(look, command.frames, command.steps) for look in looks]
+    motions = [motion_of(look, options.frames, options.steps) for look in looks]
     check_writable(out)
     began, shots = time.perf_counter(), []
     with contextlib.ExitStack() as stack, warnings.catch_warnings():
         for look, motion in zip(looks, motions, strict=True):
-            painter = stack.enter_context(contextlib.closing(painter_of(motion, choice.renderer, command.size)))
+            painter = stack.enter_context(contextlib.closing(painter_of(motion, choice.renderer, options.size)))
             if isinstance(look, Tuned):
                 shots.append(Shot(look.name, look.label, painter, 0))
             else:
@@ -114,7 +75,7 @@ def film(looks: Sequence["Look | Tuned"], out: Path, command: VideoCommand) -> i
         warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
         shown = stack.enter_context(progress(len(shots) * motions[0].frames, "frames"))
         together = "tasks" if isinstance(looks[0], Tuned) else "skills"
-        paths = write_films(shots, together, motions[0], out, command.gif, shown)
+        paths = write_films(shots, together, motions[0], out, options.gif, shown)
     size = sum(path.stat().st_size for path in paths)
     print(f"{len(paths)} films, {size / 1e6:.1f} MB, {time.perf_counter() - began:.0f} s in {out}/")
     return 0

@@ -1,0 +1,32 @@
+"""`becl envs`: the environments that come with the package."""
+
+from becl.envs import DOMAINS, maze
+from becl.options import EnvsOptions
+from becl.runs.folder import check_writable
+from becl.terminal import console, table
+from becl.views import figures
+from becl.views.maze_report import plan_text
+
+
+def run(options: EnvsOptions) -> int:
+    if options.out is not None:
+        check_writable(options.out.parent)
+    rows = [
+        (f"{name}_{task}", purpose, domain.obs_dim, domain.action_dim, domain.episode_length)
+        for name, domain in DOMAINS.items()
+        for task, purpose in domain.tasks.items()
+    ]
+    columns = ("task", "asks to", "observation", "action", "steps an episode")
+    console().print(table("robots in MuJoCo (URLB): becl.envs.make, gymnasium.make('becl/TASK-v0')", columns, rows))
+    primal = ", ".join(f"{name} ({name}_{domain.primal})" for name, domain in DOMAINS.items())
+    print(f"A domain alone, for pretraining, carries the reward of one task: {primal}.\n")
+    rows = []
+    for name in maze.names():
+        plan = maze.geometry(name)
+        rows.append((name, len(plan.cells), int(plan.distance.max()), plan_text(plan)))
+    console().print(table("2-D mazes: observation (x, y), action in [-1, 1]², 50 steps",
+                          ("maze", "cells", "farthest cell", "plan (S: start)"), rows, lines=True))  # fmt: skip
+    if options.out is not None:
+        for path in figures.save(figures.maze_gallery(), options.out.with_suffix("")):
+            print(path)
+    return 0

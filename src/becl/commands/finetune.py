@@ -1,0 +1,32 @@
+"""`becl finetune`: pretrained skills learn tasks, and are scored."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from becl.commands.pretrain import check_interval, loggers
+from becl.experiments.finetuning import Finetuning, check_memory, describe, make_finetuning, run_finetuning
+from becl.options import FinetuneOptions
+from becl.runs.callbacks import Callback
+from becl.runs.folder import folder_name, open_folder
+
+
+def run(options: FinetuneOptions) -> int:
+    finetuning = make_finetuning(options)
+    check_interval(options.checkpoint_every)
+    if options.dry_run:
+        for line in describe(finetuning):
+            print(line)
+        return 0
+    return train(finetuning, options, loggers(options.wandb))
+
+
+def train(finetuning: Finetuning, options: FinetuneOptions, callbacks: Sequence[Callback], raises: bool = False) -> int:
+    """Trains in the folder that the options name; gives the exit code. A run that fails `raises`, or is an exit code."""
+    needs = check_memory(finetuning)
+    out = folder_of(finetuning, options)
+    open_folder(finetuning.config(), out)
+    return run_finetuning(finetuning, out, needs, options.checkpoint_every, callbacks, raises)
+
+
+def folder_of(finetuning: Finetuning, options: FinetuneOptions) -> Path:
+    return options.out or Path("runs") / folder_name("finetune", finetuning.env, finetuning.method)

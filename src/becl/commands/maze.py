@@ -1,0 +1,94 @@
+"""`becl maze`: the paper's maze study."""
+
+import sys
+from pathlib import Path
+
+from becl.errors import UserError
+from becl.experiments.maze_study import Study, make_study, note_seeds, unfinished, write_summary
+from becl.experiments.workers import execute
+from becl.options import MazeOptions
+from becl.runs.folder import open_folder
+from becl.runs.lock import locked, seeds_lock
+from becl.views.maze_report import draw, print_table
+
+NEXT_STEPS = """
+What you see: each colour is a skill, learned without any reward; trajectories start at the black dot. To go on
+(`. .venv/bin/activate` puts `becl` on your path):
+  becl maze --seeds 2                                  four methods, full budget: about 15 minutes on two cores
+  becl maze --demo --maze square_tree --out demo-tree  another maze
+  becl maze --study temperature                        what κ does
+  becl methods, becl envs, becl theory                 what there is, and why it works"""
+
+
+def run(options: MazeOptions) -> int:
+    out = folder_of(options)
+    study = make_study(options)
+    check_workers(options.workers)
+    open_folder(study.config(), out)
+    if options.train_only:
+        return train_study(study, out, options.workers)
+    return run_study(study, out, options.workers, demo=options.demo)
+
+
+def folder_of(options: MazeOptions) -> Path:
+    return options.out or (Path("demo") if options.demo else Path("runs") / f"maze-{options.study}")
+
+
+def run_study(study: Study, out: Path, workers: int | None, demo: bool) -> int:
+    """Trains, then draws and tabulates whatever is finished, also after Ctrl-C."""
+    with locked(out):
+        try:
+            return _run_study(study, out, workers, demo)
+        except OSError as error:
+            print(f"becl: failed: cannot write in {out}: {error.strerror}", file=sys.stderr)
+            return 1
+
+
+def train_study(study: Study, out: Path, workers: int | None) -> int:
+    """Trains some seeds of a study whose others may be trained elsewhere at the same time."""
+    todo = unfinished(study, out)
+    if not todo:
+        print(f"finished before: {out}/")
+        return 0
+    try:
+        with locked(out, seeds_lock(study.seeds)):
+            failures = execute(study, out, workers)
+    except OSError as error:
+        failures = [f"cannot write in {out}: {error.strerror}"]
+    for failure in failures:
+        print(f"becl: failed: {failure}", file=sys.stderr)
+    print(f"{len(todo) - len(unfinished(study, out))} of {len(todo)} runs trained · {out}/")
+    return 1 if failures else 0
+
+
+def check_workers(count: int | None) -> None:
+    if count is not None and count < 1:
+        raise UserError(f"--workers {count}: at least 1 is needed")
+
+
+def _run_study(study: Study, out: Path, workers: int | None, demo: bool) -> int:
+    note_seeds(study, out)
+    todo = len(unfinished(study, out))
+    total = len(study.runs) * len(study.seeds)
+    names = ", ".join(study.runs)
+    print(f"{names} · {study.cycles:,} cycles · {total - todo} of {total} runs finished before · {out}/")
+    interrupted, failures = False, []
+    try:
+        failures = execute(study, out, workers)
+    except KeyboardInterrupt:
+        interrupted = True
+    summary = write_summary(study, out)
+    if summary:
+        print_table(summary)
+        for path in draw(study, out, demo):
+            print(path)
+    for failure in failures:
+        print(f"becl: failed: {failure}", file=sys.stderr)
+    left = len(unfinished(study, out))
+    if interrupted:
+        kept = f"{total - left} of {total} runs are finished in {out}/"
+        print(f"becl: stopped; {kept}; the same command, or becl resume {out}, goes on", flush=True)
+        return 130
+    if demo and not failures:
+        print(NEXT_STEPS)
+    return 1 if failures else 0

@@ -1,0 +1,40 @@
+"""`becl methods`: the methods, and every option of one."""
+
+import json
+
+from becl.errors import unknown
+from becl.experiments.maze_study import make_run
+from becl.experiments.pretraining import make_pretraining
+from becl.objectives import METHODS, Method
+from becl.options import MethodsOptions
+from becl.specs import to_dict
+from becl.terminal import console, table
+
+
+def run(options: MethodsOptions) -> int:
+    for name in options.name:
+        if name not in METHODS:
+            raise unknown("method", name, METHODS)
+    if not options.name:
+        rows = [
+            (name, method.kind, skill_text(method), method.summary, "yes" if method.maze else "")
+            for name, method in METHODS.items()
+        ]
+        console().print(table("methods", ("name", "kind", "skills", "rewards", "becl maze"), rows))
+    for name in options.name:
+        print(f"{name} ({METHODS[name].kind}): {METHODS[name].summary}")
+        print("pretraining (becl pretrain; change with --set OPTION=VALUE):")
+        print(json.dumps(to_dict(make_pretraining("walker", name).run), indent=1))
+        if METHODS[name].maze:
+            print(f"in the maze study (becl maze; change with --set {name}:OPTION=VALUE):")
+            print(json.dumps(to_dict(make_run(name, "square_a", 10)), indent=1))
+    return 0
+
+
+def skill_text(method: Method) -> str:
+    """A method's skill space and when a skill is drawn, in a few words."""
+    space = method.objective.skills
+    if not space.dim:
+        return "none"
+    when = "episode" if method.skill_interval is None else f"{method.skill_interval} steps"
+    return f"{type(space).__name__}({space.dim}), each {when}"

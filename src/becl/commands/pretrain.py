@@ -1,0 +1,45 @@
+"""`becl pretrain`: skills without a reward."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from becl.errors import UserError
+from becl.experiments.memory import check_memory
+from becl.experiments.pretraining import Pretraining, describe, make_pretraining, run_pretraining
+from becl.options import PretrainOptions
+from becl.runs.callbacks import Callback, Wandb
+from becl.runs.folder import folder_name, open_folder
+
+
+def run(options: PretrainOptions) -> int:
+    pretraining = make_pretraining(options)
+    check_interval(options.checkpoint_every)
+    if options.dry_run:
+        for line in describe(pretraining):
+            print(line, flush=True)
+        return 0
+    return train(pretraining, options, loggers(options.wandb))
+
+
+def train(
+    pretraining: Pretraining, options: PretrainOptions, callbacks: Sequence[Callback], raises: bool = False
+) -> int:
+    """Trains in the folder that the options name; gives the exit code. A run that fails `raises`, or is an exit code."""
+    needs = check_memory(pretraining)
+    out = folder_of(options)
+    open_folder(pretraining.config(), out)
+    return run_pretraining(pretraining, out, needs, options.checkpoint_every, callbacks, raises)
+
+
+def folder_of(options: PretrainOptions) -> Path:
+    return options.out or Path("runs") / folder_name("pretrain", options.env, options.method)
+
+
+def loggers(wandb: str | None) -> list[Callback]:
+    """What hears of a run besides its own files."""
+    return [] if wandb is None else [Wandb(wandb)]
+
+
+def check_interval(steps: int) -> None:
+    if steps < 1:
+        raise UserError(f"--checkpoint-every {steps}: at least 1 is needed")

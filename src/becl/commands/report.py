@@ -1,0 +1,38 @@
+"""`becl report`: from folders of runs to tables, figures and one page that can be sent on."""
+
+from becl.errors import UserError
+from becl.options import ReportOptions
+from becl.reports.page import print_summary, write_report
+from becl.reports.runs import collect
+from becl.runs.folder import check_writable
+
+
+def run(options: ReportOptions) -> int:
+    check(options)
+    found = collect(options.runs)
+    if not found.configurations and not found.pretrainings:
+        first, *others = found.left_out
+        more = f" (and {len(others)} more)" if others else ""
+        raise UserError(f"nothing to report: {first.what}: {first.why}{more}")
+    check_writable(options.out)
+    if options.markdown is not None:
+        check_writable(options.markdown.parent)
+    from becl.reports.sections import build  # Loads matplotlib, which mistakes above need not wait for.
+
+    sections = build(found, options.resamples)
+    write_report(found, sections, options)
+    print_summary(found, sections)
+    print(options.out / "index.html")
+    return 0
+
+
+def check(options: ReportOptions) -> None:
+    """Raises on options that cannot work, before anything is read."""
+    if not options.runs:
+        raise UserError("no runs to report: name folders of becl finetune, or a folder that contains them")
+    if options.resamples < 1:
+        raise UserError(f"--resamples {options.resamples}: at least 1 is needed")
+    if options.out.exists() and not options.out.is_dir():
+        raise UserError(f"{options.out} is a file; choose another --out")
+    if options.markdown is not None and (options.markdown.suffix != ".md" or options.markdown.is_dir()):
+        raise UserError(f"--markdown {options.markdown}: expected a file that ends in .md")

@@ -1,0 +1,16 @@
+"""`becl trajectories`: where skills go, which states they cover, and how well their features are apart."""
+
+from becl.errors import UserError
+from becl.options import TrajectoriesOptions
+from becl.runs.folder import check_place
+from becl.views.poses import look_at
+from becl.views.trajectories import draw
+
+
+def run(options: TrajectoriesOptions) -> int:
+    if options.episodes < 1:
+        raise UserError(f"--episodes {options.episodes}: at least 1 is needed")
+    look = look_at(options.run, options.seed, options.snapshot, options.skills)
+    out = options.out or options.run / "gallery"
+    check_place(out)
+    return draw(look, out, options.episodes)

@@ -1,0 +1,62 @@
+"""What a pretraining run's folder tells of its training: its configuration, and the columns of metrics.csv."""
+
+import csv
+import sys
+from collections.abc import Container, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from becl.errors import UserError
+from becl.plugins import ORIGINS, missing_plugin
+from becl.runs.folder import read_pretraining
+
+
+def read_run(folder: Path, known: Container[str] = ORIGINS) -> dict[str, Any]:
+    """The configuration of a pretraining run. A method that is not known here is said, for its numbers can be drawn."""
+    config = read_pretraining(folder)
+    if not {"method", "env"} <= config.keys():
+        raise UserError(f"{folder} holds no pretraining run")
+    if line := missing_plugin(config, known):
+        print(f"becl: {folder}: {line}", file=sys.stderr)
+    return config
+
+
+def read_metrics(folder: Path) -> dict[str, Any]:
+    """The columns of metrics.csv: `step` [points], the others [seeds, points], NaN where nothing was measured."""
+    path = folder / "metrics.csv"
+    try:
+        text = path.read_text()
+        whole = text[: text.rfind("\n") + 1]  # A run may be in the middle of a line.
+        rows = {(int(row["step"]), int(row["seed"])): row for row in csv.DictReader(whole.splitlines(), restval="?")}
+        names = next(iter(rows.values())).keys() - {"step", "seed"} if rows else set()
+        seeds = sorted({seed for _, seed in rows})
+        steps = [step for step in sorted({step for step, _ in rows}) if all((step, seed) in rows for seed in seeds)]
+        columns = {
+            name: np.array([[float(rows[step, seed][name] or "nan") for step in steps] for seed in seeds])
+            for name in sorted(names)
+        }
+    except OSError as error:
+        raise UserError(f"{folder} has no metrics: {path.name}: {error.strerror}") from None
+    except (KeyError, TypeError, ValueError):
+        raise UserError(f"{path} is damaged") from None
+    if not steps:
+        raise UserError(f"{path} has no rows yet: the first comes after the random steps of the run")
+    if "reward" not in columns:
+        raise UserError(f"{path} is damaged: no column reward")
+    return columns | {"step": np.array(steps, float)}
+
+
+def run_labels(folders: Sequence[Path], configs: Sequence[dict[str, Any]]) -> list[str]:
+    """Method, environment where they differ, and as much of the folder as it takes to tell runs apart."""
+    several = len({config["env"] for config in configs}) > 1
+    labels = [config["method"] + (f" {config['env']}" if several else "") for config in configs]
+    for name in (lambda folder: folder.resolve().name, str):
+        labelled = [
+            f"{label} ({name(folder)})" if labels.count(label) > 1 else label
+            for label, folder in zip(labels, folders, strict=True)
+        ]
+        if len({*labelled}) == len(labelled):
+            return labelled
+    return labelled
