@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from becl.experiments.options import PretrainOptions
 from becl.experiments.pretraining import make_pretraining
 from becl.measure import published
 from becl.reports.page import ReportCommand, report_command
@@ -26,7 +27,9 @@ STEPS, EVERY = 100_000, 10_000
 def finetuning(method: str, task: str, seeds: list[int], **changes: Any) -> dict[str, Any]:
     """The configuration that a folder of `becl finetune` holds."""
     domain = task.partition("_")[0]
-    pretraining = json.loads(json.dumps(make_pretraining(domain, method, seeds=range(10)).config()))
+    pretraining = json.loads(
+        json.dumps(make_pretraining(PretrainOptions(domain, method, seeds=tuple(range(10)))).config())
+    )
     scratch = method == "ddpg"
     skills = pretraining["run"]["objective"]["skills"]["spec"]
     return {

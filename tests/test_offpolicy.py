@@ -14,6 +14,7 @@ from becl.envs.maze_batch import MazeBatch
 from becl.envs.simulations import Step
 from becl.envs.spec import EnvSpec
 from becl.errors import UserError
+from becl.experiments.options import PretrainOptions
 from becl.experiments.pretraining import make_pretraining
 from becl.learning.ddpg import DDPG, values
 from becl.learning.offpolicy import OffPolicy, Outcome, Pricing, programs, train
@@ -146,7 +147,7 @@ def test_every_part_is_traced_once():
 def test_an_update_keeps_every_type(method):
     """Also whether it is weak: an update would be compiled again for a state that differs in that."""
     settings = ("batch=16", "replay.capacity=2000")
-    run = make_pretraining("square_a", method, (0,), hidden=8, settings=settings, parallel=2).run
+    run = make_pretraining(PretrainOptions("square_a", method, (0,), hidden=8, set=settings, envs=2)).run
 
     def update(state, choice):
         nothing = np.zeros(run.envs, np.float32)

@@ -15,6 +15,7 @@ from becl.envs.maze_batch import MazeBatch
 from becl.errors import UserError
 from becl.experiments import evaluation as command_file
 from becl.experiments.evaluation import EvaluateCommand, command_line, evaluate_command, resolve
+from becl.experiments.options import PretrainOptions
 from becl.experiments.pretraining import make_pretraining, seed_keys, snapshot_path, without_optimizers
 from becl.learning.ddpg import DDPG
 from becl.measure.coverage import grid_of
@@ -263,7 +264,9 @@ def run_folder(
     out: Path, env="square_a", method="diayn", skills: int | None = 4, seeds=(3, 7), kept=(100, 200)
 ) -> Path:
     """A run with fresh networks for snapshots."""
-    made = make_pretraining(env, method, seeds, 5000, skills=skills, hidden=8, settings=["replay.capacity=1000"])
+    made = make_pretraining(
+        PretrainOptions(env, method, seeds, 5000, skills=skills, hidden=8, set=["replay.capacity=1000"])
+    )
     open_folder(made.config(), out)
     for seed, key in zip(seeds, seed_keys(seeds), strict=True):
         state, _ = made.run.init(key)

@@ -30,7 +30,6 @@ from becl.commands.all import (
     MazeCommand,
     PretrainCommand,
     ReportCommand,
-    parse_seeds,
     study_of,
 )
 from becl.commands.cli import main, parse_options
@@ -39,6 +38,7 @@ from becl.errors import UserError
 from becl.experiments.pretraining import memory
 from becl.learning import offpolicy
 from becl.runs.lock import locked
+from becl.seeds import parse_seeds
 from becl.sweeps import cluster as sweep_ray
 from becl.sweeps import jobs as sweep_jobs
 from becl.sweeps import run as sweep_command
@@ -341,17 +341,17 @@ def runs_of(plan: Plan, out: Path) -> Counter[tuple[Any, ...]]:
         assert out in output.parents
         if isinstance(command, PretrainCommand):
             pretrained[output] = command
-            found.update((command.env, command.method, command.hidden, seed) for seed in parse_seeds(command.seeds))
+            found.update((command.env, command.method, command.hidden, seed) for seed in command.seeds)
         elif isinstance(command, FinetuneCommand):
             assert command.scratch == (command.run is None)
             source = pretrained[command.run] if command.run else None
-            seeds = parse_seeds(command.seeds or "")
-            assert source is None or {*seeds} <= {*parse_seeds(source.seeds)}
+            seeds = command.seeds or ()
+            assert source is None or {*seeds} <= {*source.seeds}
             method, width = (source.method, source.hidden) if source else ("ddpg", command.hidden)
             found.update((task.split("_")[0], method, width, seed, task) for task in command.task for seed in seeds)
         elif job.stage == "maze":
             assert command.train_only
-            found.update(itertools.product(study_of(command).runs, parse_seeds(command.seeds)))
+            found.update(itertools.product(study_of(command).runs, command.seeds))
     return found
 
 

@@ -13,7 +13,7 @@ KeyboardInterrupt after a checkpoint.
 import contextlib
 import csv
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -28,12 +28,14 @@ from becl.experiments import evaluation as evaluate_command
 from becl.experiments import finetuning, pretraining
 from becl.experiments.evaluation import Evaluation
 from becl.experiments.finetuning import Finetuning, Transfer, load_finetuning, make_finetuning
+from becl.experiments.options import FinetuneOptions, PretrainOptions
 from becl.experiments.pretraining import Pretraining, load_pretraining, make_pretraining
 from becl.export.files import ExportCommand, export_command, find_policy
 from becl.export.policy import Skill, fold
 from becl.nn.networks import Precision
 from becl.runs.callbacks import Callback, Row
 from becl.runs.folder import folder_name, kept_snapshots, open_folder, read_config
+from becl.seeds import to_seeds
 from becl.skills import SkillSpace
 
 plugins.load_installed()
@@ -173,7 +175,7 @@ def pretrain(
     precision: Precision | None = None,
     objective_obs: str | Sequence[int] | None = None,
     normalize_obs: bool = False,
-    set: Sequence[str] = (),
+    set: Sequence[str] | Mapping[str, Any] = (),
     log_every: int | None = None,
     checkpoint_every: int = pretraining.CHECKPOINT_EVERY,
     out: Place | None = None,
@@ -182,22 +184,23 @@ def pretrain(
 ) -> Run:
     """Learns skills, or explores, without a reward: `becl pretrain`, whose options these are."""
     name = env if isinstance(env, str) else hand_over(env)
-    numbers = objective_obs if objective_obs is None or isinstance(objective_obs, str) else listed(objective_obs)
-    made = make_pretraining(
+    numbers = objective_obs if objective_obs is None or isinstance(objective_obs, str) else tuple(objective_obs)
+    options = PretrainOptions(
         name,
         method,
         to_seeds(seeds),
         steps,
-        skills=skills,
-        parallel=envs,
-        hidden=hidden,
-        precision=precision,
-        objective_obs=numbers,
-        normalize_obs=normalize_obs,
-        settings=set,
-        log_every=log_every,
+        skills,
+        envs,
+        hidden,
+        precision,
+        numbers,
+        normalize_obs,
+        set if isinstance(set, Mapping) else tuple(set),
+        log_every,
+        checkpoint_every,
     )
-    commands.check_interval(checkpoint_every)
+    made = make_pretraining(options)
     folder = Path(out) if out is not None else Path("runs") / folder_name("pretrain", name, method)
     needs = pretraining.check_memory(made)
     open_folder(made.config(), folder)
@@ -222,7 +225,7 @@ def finetune(
     envs: int | None = None,
     hidden: int | None = None,
     precision: Precision | None = None,
-    set: Sequence[str] = (),
+    set: Sequence[str] | Mapping[str, Any] = (),
     checkpoint_every: int = finetuning.CHECKPOINT_EVERY,
     out: Place | None = None,
     callbacks: Sequence[Callback] = (),
@@ -237,23 +240,25 @@ def finetune(
     wanted = [tasks] if isinstance(tasks, str) else list(tasks)
     if scratch is not None:
         wanted = [scratch] if isinstance(scratch, str) else [hand_over(scratch)]
-    made = make_finetuning(
+    options = FinetuneOptions(
         run.folder if isinstance(run, Run) else None if run is None else Path(run),
-        wanted,
+        tuple(wanted),
+        run is None,
         None if seeds is None else to_seeds(seeds),
+        snapshot,
+        skill,
+        transfer,  # type: ignore[arg-type]
         steps,
-        snapshot=snapshot,
-        skill=skill,
-        transfer=transfer,
-        parallel=envs,
-        hidden=hidden,
-        precision=precision,
-        settings=set,
-        eval_every=eval_every,
-        eval_episodes=eval_episodes,
-        final_episodes=final_episodes,
+        eval_every,
+        eval_episodes,
+        final_episodes,
+        envs,
+        hidden,
+        precision,
+        set if isinstance(set, Mapping) else tuple(set),
+        checkpoint_every,
     )
-    commands.check_interval(checkpoint_every)
+    made = make_finetuning(options)
     folder = Path(out) if out is not None else Path("runs") / folder_name("finetune", made.env, made.method)
     needs = finetuning.check_memory(made)
     open_folder(made.config(), folder)
@@ -328,7 +333,7 @@ def maze(
     temperature: float | None = None,
     seeds: Seeds = 1,
     cycles: int | None = None,
-    set: Sequence[str] = (),
+    set: Sequence[str] | Mapping[str, Any] = (),
     workers: int | None = None,
     out: Place | None = None,
     quiet: bool = False,
@@ -341,9 +346,9 @@ def maze(
         maze,
         skills,
         temperature,
-        seeds_text(seeds),
+        to_seeds(seeds),
         cycles,
-        tuple(set),
+        set if isinstance(set, Mapping) else tuple(set),
         workers=workers,
         out=folder,
     )
@@ -381,11 +386,6 @@ def sweep(
 
 
 # --- Helpers ----------------------------------------------------------------------------------------------------------
-
-
-def to_seeds(seeds: Seeds) -> tuple[int, ...]:
-    """Checked as on the command line."""
-    return commands.parse_seeds(seeds_text(seeds))
 
 
 def seeds_text(seeds: Seeds) -> str:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import tyro
 
@@ -13,6 +13,9 @@ from becl.commands.doctor import DoctorCommand, doctor_command
 from becl.commands.plugins import missing_plugin, without_plugins
 from becl.errors import UserError
 from becl.experiments.evaluation import EvaluateCommand, evaluate_command
+from becl.experiments.options import FinetuneOptions as FinetuneCommand
+from becl.experiments.options import MazeOptions as MazeCommand
+from becl.experiments.options import PretrainOptions as PretrainCommand
 from becl.export.files import ExportCommand, export_command
 from becl.reports.page import ReportCommand, report_command
 from becl.runs.provenance import COMMAND
@@ -23,56 +26,11 @@ from becl.views.trajectories import TrajectoriesCommand, trajectories_command
 from becl.views.video import VideoCommand, video_command
 
 
-@dataclass(frozen=True)
-class MazeCommand:
-    """Learn skills in a 2-D maze without a reward, and draw them: the paper's maze study."""
-
-    methods: tuple[str, ...] = ()
-    """Methods to compare (`becl methods` lists them); which by default depends on the study."""
-    study: Literal["comparison", "estimates", "temperature", "skills"] = "comparison"
-    """comparison: methods side by side. estimates: the same with MINE and particle entropy. temperature: κ of 1, .5,
-    .1, .01. skills: 10, 15, 20, 30 of them in the tree maze."""
-    maze: str | None = None
-    """Maze (`becl envs` shows them); square_a, for the skills study square_tree."""
-    skills: int | None = None
-    """Number of skills; 10 by default."""
-    temperature: float | None = None
-    """κ of BeCL's contrast; each preset has its own."""
-    seeds: str = "1"
-    """How many (5: seeds 0 to 4), a range (100:105), or a list (3,7,9)."""
-    cycles: int | None = None
-    """Training cycles; by default the paper's budget of 2500, each of 2 × 50 episodes of 50 steps."""
-    set: tuple[str, ...] = ()
-    """Any other option as [METHOD:]OPTION=VALUE, for example becl:positive=mean learner.entropy_weight=0.1."""
-    mine_iterations: int = 10_000
-    """Iterations of MINE in the estimates study."""
-    workers: int | None = None
-    """Processes on a CPU; one a core by default."""
-    out: Path | None = None
-    """Folder for results; runs/maze-STUDY by default. The same command again goes on where it stopped."""
-    demo: bool = False
-    """BeCL beside DIAYN with one seed and a few hundred cycles: a first look in about a minute."""
-    train_only: bool = False
-    """Leave table and figures to a later command; other seeds of the folder may be trained at the same time."""
-
-
-DEMO_CYCLES = 800
-PAPER_CYCLES = 2500
-DEFAULT_METHODS = {
-    "demo": ("becl", "diayn"),
-    "comparison": ("becl", "diayn", "dads", "cic"),
-    "estimates": ("becl", "diayn", "dads", "cic"),
-    "temperature": ("becl",),
-    "skills": ("becl", "diayn", "dads"),
-}
-
-
 def maze_command(command: MazeCommand) -> int:
     from becl.runs.folder import open_folder
 
     out = command.out or (Path("demo") if command.demo else Path("runs") / f"maze-{command.study}")
     study = study_of(command)
-    check_workers(command.workers)
     open_folder(study.config(), out)
     if command.train_only:
         return train_study(study, out, command.workers)
@@ -83,21 +41,7 @@ def study_of(command: MazeCommand) -> Any:
     """The study that a command asks for, checked."""
     from becl.experiments.maze_study import make_study
 
-    methods = command.methods or DEFAULT_METHODS["demo" if command.demo else command.study]
-    cycles = command.cycles if command.cycles is not None else DEMO_CYCLES if command.demo else PAPER_CYCLES
-    if command.demo and command.study != "comparison":
-        raise UserError(f"--demo is a comparison: leave out --study {command.study}")
-    return make_study(
-        command.study,
-        methods,
-        command.maze,
-        command.skills,
-        command.temperature,
-        parse_seeds(command.seeds),
-        cycles,
-        command.set,
-        command.mine_iterations,
-    )
+    return make_study(command)
 
 
 def run_study(study: Any, out: Path, workers: int | None, demo: bool) -> int:
@@ -184,46 +128,6 @@ What you see: each colour is a skill, learned without any reward; trajectories s
   becl methods, becl envs, becl theory                 what there is, and why it works"""
 
 
-@dataclass(frozen=True)
-class PretrainCommand:
-    """Learn skills, or explore, without a reward: seeds of one method trained together."""
-
-    env: Annotated[str, tyro.conf.Positional]
-    """walker, quadruped, jaco, one of their tasks (walker_run), or a maze; `becl envs` shows them. Anyone's Gymnasium
-    environment as gym:HalfCheetah-v5, dm_control's as dmc:cheetah_run."""
-    method: str = "becl"
-    """`becl methods` lists them."""
-    seeds: str = "1"
-    """How many (5: seeds 0 to 4), a range (100:105), or a list (3,7,9); trained together."""
-    steps: int = 2_000_000
-    """Environment steps of each seed."""
-    skills: int | None = None
-    """Number of skills, or of dimensions of continuous ones; each method has its own."""
-    envs: int | None = None
-    """Environments a seed, stepped together; 1 is the published schedule to the letter."""
-    hidden: int | None = None
-    """Width of all networks, 1024 by default; 256 is fit for a laptop."""
-    precision: Literal["auto", "float32", "tf32", "bf16"] | None = None
-    """Of matrix products; by default bf16 where the device is made for it. Weights and optimisers stay float32."""
-    objective_obs: str | None = None
-    """What of an observation the objective sees: numbers (0:2, or 0,3,7) or named parts (height); everything by
-    default."""
-    normalize_obs: bool = False
-    """Whiten observations with running statistics, which are kept with the policy."""
-    set: tuple[str, ...] = ()
-    """Any other option as OPTION=VALUE, for example temperature=0.2 replay.capacity=200000."""
-    log_every: int | None = None
-    """Steps of each seed between two rows of metrics; 10,000 by default, in short runs a twentieth of them."""
-    checkpoint_every: int = 100_000
-    """Steps of each seed between two checkpoints."""
-    wandb: str | None = None
-    """Project of Weights & Biases to log to as well."""
-    out: Path | None = None
-    """Folder for results; runs/pretrain-ENV-METHOD by default. The same command again goes on where it stopped."""
-    dry_run: bool = False
-    """Only show the resolved configuration, the memory it needs and the time it would take."""
-
-
 def pretrain_command(command: PretrainCommand) -> int:
     from becl.experiments.pretraining import check_memory, describe, run_pretraining
     from becl.runs.folder import folder_name, open_folder
@@ -244,21 +148,7 @@ def pretraining_of(command: PretrainCommand) -> Any:
     """The run that a command asks for, checked."""
     from becl.experiments.pretraining import make_pretraining
 
-    check_interval(command.checkpoint_every)
-    return make_pretraining(
-        command.env,
-        command.method,
-        parse_seeds(command.seeds),
-        command.steps,
-        skills=command.skills,
-        parallel=command.envs,
-        hidden=command.hidden,
-        precision=command.precision,
-        objective_obs=command.objective_obs,
-        normalize_obs=command.normalize_obs,
-        settings=command.set,
-        log_every=command.log_every,
-    )
+    return make_pretraining(command)
 
 
 def loggers(wandb: str | None) -> list[Any]:
@@ -271,52 +161,6 @@ def loggers(wandb: str | None) -> list[Any]:
 def check_interval(steps: int) -> None:
     if steps < 1:
         raise UserError(f"--checkpoint-every {steps}: at least 1 is needed")
-
-
-@dataclass(frozen=True)
-class FinetuneCommand:
-    """Let pretrained skills learn tasks from their own rewards; scores on the way. Seeds and tasks together."""
-
-    run: Annotated[Path | None, tyro.conf.Positional] = None
-    """Folder of `becl pretrain`; none with --scratch."""
-    task: tuple[str, ...] = ("all",)
-    """Tasks of the run's domain (walker_run), or all."""
-    scratch: bool = False
-    """Learn the tasks without any pretraining: the DDPG baseline."""
-    seeds: str | None = None
-    """Those of the pretraining to take, as in `becl pretrain`; all by default, and one from scratch."""
-    snapshot: int | None = None
-    """After how many steps of pretraining; the last by default."""
-    skill: str | None = None
-    """Which skill learns: random, resampled, fixed:K, each, best-first, constant, regress, meta, none; each method has
-    the one it was published with."""
-    transfer: Literal["trunk", "critic", "critic-released"] | None = None
-    """What is taken over beside the actor: the critic's trunk, or all of it with the target in step, or not; each
-    method has its own."""
-    steps: int = 100_000
-    """Environment steps of each run; 0 only evaluates."""
-    eval_every: int = 10_000
-    """Steps between evaluations."""
-    eval_episodes: int = 10
-    """Episodes of an evaluation."""
-    final_episodes: int | None = None
-    """Episodes of the final score, the same starts for every method; 50 by default."""
-    envs: int | None = None
-    """Environments a run, stepped together; those of the pretraining by default."""
-    hidden: int | None = None
-    """Width of the networks with --scratch, 1024 by default."""
-    precision: Literal["auto", "float32", "tf32", "bf16"] | None = None
-    """Of matrix products; that of the pretraining by default."""
-    set: tuple[str, ...] = ()
-    """Any other option as OPTION=VALUE, for example warmup=policy random_steps=0."""
-    checkpoint_every: int = 25_000
-    """Steps of each run between two checkpoints."""
-    wandb: str | None = None
-    """Project of Weights & Biases to log to as well."""
-    out: Path | None = None
-    """Folder for results; runs/finetune-DOMAIN-METHOD by default. The same command again goes on where it stopped."""
-    dry_run: bool = False
-    """Only show the resolved configuration and the memory it needs."""
 
 
 def finetune_command(command: FinetuneCommand) -> int:
@@ -339,26 +183,7 @@ def finetuning_of(command: FinetuneCommand, planned: Any = None) -> Any:
     """The run that a command asks for, checked; of a pretraining that is only planned where one is given."""
     from becl.experiments.finetuning import make_finetuning
 
-    if (command.run is None) != command.scratch:
-        raise UserError("name the folder of a pretrained run, or --scratch" + ("; not both" if command.run else ""))
-    check_interval(command.checkpoint_every)
-    return make_finetuning(
-        command.run,
-        command.task,
-        None if command.seeds is None else parse_seeds(command.seeds),
-        command.steps,
-        snapshot=command.snapshot,
-        skill=command.skill,
-        transfer=command.transfer,
-        parallel=command.envs,
-        hidden=command.hidden,
-        precision=command.precision,
-        settings=command.set,
-        eval_every=command.eval_every,
-        eval_episodes=command.eval_episodes,
-        final_episodes=command.final_episodes,
-        planned=planned,
-    )
+    return make_finetuning(command, planned)
 
 
 @dataclass(frozen=True)
@@ -493,30 +318,6 @@ def run_labels(folders: Sequence[Path], configs: Sequence[dict[str, Any]]) -> li
     return labelled
 
 
-def parse_seeds(text: str) -> tuple[int, ...]:
-    """`5` is seeds 0 to 4, `100:105` a range, `3,7,9` a list."""
-    try:
-        if ":" in text:
-            low, high = (int(part) for part in text.split(":"))
-            seeds: Sequence[int] = range(low, high)
-        elif "," in text:
-            seeds = tuple(int(part) for part in text.split(",") if part.strip())
-        else:
-            seeds = range(int(text))
-    except ValueError:
-        raise UserError(f"--seeds {text!r}: expected a count (5), a range (100:105) or a list (3,7,9)") from None
-    if isinstance(seeds, range) and seeds.stop - seeds.start > MOST_SEEDS:
-        raise UserError(f"--seeds {text!r}: at most {MOST_SEEDS:,} seeds")
-    if not seeds or min(seeds) < 0:
-        raise UserError(f"--seeds {text!r}: at least one seed is needed, and none below 0")
-    if max(seeds) >= 2**32:  # JAX makes the same numbers of a seed and of its lowest 32 bits.
-        raise UserError(f"--seeds {text!r}: seeds are below 2^32 = {2**32:,}")
-    return tuple(seeds)
-
-
-MOST_SEEDS = 10_000
-
-
 @dataclass(frozen=True)
 class EnvsCommand:
     """Show the environments."""
@@ -584,7 +385,7 @@ def methods_command(command: MethodsCommand) -> int:
     for name in command.name:
         print(f"{name} ({METHODS[name].kind}): {METHODS[name].summary}")
         print("pretraining (becl pretrain; change with --set OPTION=VALUE):")
-        print(json.dumps(to_dict(make_pretraining("walker", name).run), indent=1))
+        print(json.dumps(to_dict(make_pretraining(PretrainCommand("walker", name)).run), indent=1))
         if METHODS[name].maze:
             print(f"in the maze study (becl maze; change with --set {name}:OPTION=VALUE):")
             print(json.dumps(to_dict(make_run(name, "square_a", 10)), indent=1))

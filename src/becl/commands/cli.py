@@ -91,6 +91,8 @@ def parse_options(options: type[Options], name: str, args: Sequence[str]) -> Opt
 
     import tyro
 
+    from becl.experiments.options import Refused
+
     known = ["--" + field.name.replace("_", "-") for field in dataclasses.fields(options)]  # type: ignore[arg-type]
     for word in args:
         option = word.partition("=")[0].replace("_", "-")
@@ -103,11 +105,15 @@ def parse_options(options: type[Options], name: str, args: Sequence[str]) -> Opt
             found = tyro.cli(
                 options, prog=f"becl {name}", args=list(args), description=f"{options.__doc__}\n\n{PLUGIN}"
             )
+    except Refused as refused:
+        raise UserError(str(refused)) from None
     except SystemExit as stop:
         if not stop.code:
             raise
         raise UserError(f"becl {name}: {one_line(errors.getvalue())}") from None
     for field in dataclasses.fields(options):  # type: ignore[arg-type]
+        if field.name == "seeds":  # Checked as they are parsed.
+            continue
         value = getattr(found, field.name)
         if any(isinstance(one, int) and abs(one) >= 2**31 for one in (value if isinstance(value, tuple) else [value])):
             raise UserError(f"--{field.name.replace('_', '-')} {value}: must be below 2^31")

@@ -100,8 +100,9 @@ def measure(command: EvaluateCommand) -> Evaluation:
 
 def resolve(command: EvaluateCommand) -> Request:
     """Refuses what cannot be measured; writes nothing."""
-    from becl.commands.all import parse_seeds
-    from becl.experiments.pretraining import check_seeds, load_pretraining
+    from becl.experiments.pretraining import load_pretraining
+    from becl.experiments.settings import check_seeds
+    from becl.seeds import parse_seeds
 
     made = load_pretraining(command.run)
     if command.episodes < 1:

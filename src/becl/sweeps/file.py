@@ -116,7 +116,7 @@ class Block:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        from becl.commands.all import parse_seeds
+        from becl.seeds import parse_seeds
 
         value = self.values.get("seeds", 1)
         text = ",".join(map(str, value)) + "," if isinstance(value, list) else str(value)

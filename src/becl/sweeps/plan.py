@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from becl.errors import UserError, unknown
 from becl.runs.folder import folder_name, write_text
+from becl.seeds import seeds_text
 from becl.sweeps.file import Block, Sweep, to_words
 
 Stage = Literal["pretrain", "finetune", "maze", "figures", "report"]
@@ -341,12 +342,6 @@ def chunks(items: Sequence[Any], most: int) -> list[tuple[Any, ...]]:
     """As few groups as there can be, as equal as they can be."""
     count = -(-len(items) // most)
     return [tuple(items[len(items) * i // count : len(items) * (i + 1) // count]) for i in range(count)]
-
-
-def seeds_text(seeds: Sequence[int]) -> str:
-    if len(seeds) > 1 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
-        return f"{seeds[0]}:{seeds[-1] + 1}"
-    return ",".join(map(str, seeds)) + ("," if len(seeds) == 1 else "")
 
 
 def seeds_name(seeds: Sequence[int]) -> str:
