@@ -31,6 +31,7 @@ from becl.experiments.pretraining import (
 )
 from becl.learning.offpolicy import RunState, train
 from becl.measure.coverage import Coverage, grid_of
+from becl.options import PretrainOptions
 from becl.runs.log import Log
 from becl.runs.recording import Recorder
 
@@ -120,13 +121,15 @@ def main() -> None:
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--stretch", type=float, default=5.0, help="seconds of a stretch")
     args = parser.parse_args()
-    sizes = {} if args.full else {"hidden": 64, "settings": SMALL}
+    sizes = {} if args.full else {"hidden": 64, "set": SMALL}
     print(f"{args.env} · {device_name()} · jax {jax.__version__} · {'URLB sizes' if args.full else 'small networks'}")
     columns = ("seeds", "an interval, s", "a checkpoint adds, s", "loop stands still, s", "overhead")
     columns += ("with the whole replay, s", "on disk", "device memory")
     print("\n| " + " | ".join(columns) + " |\n" + "|---" * len(columns) + "|")
     for count in args.seeds:
-        made = make_pretraining(args.env, "becl", tuple(range(count)), precision=args.precision, **sizes)
+        made = make_pretraining(
+            PretrainOptions(args.env, "becl", tuple(range(count)), precision=args.precision, **sizes)
+        )
         with tempfile.TemporaryDirectory() as folder:
             cost = measure(made, args.stretch, Path(folder))
         peak = (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use")

@@ -24,6 +24,7 @@ import numpy as np
 from becl.experiments.pretraining import Pretraining, device_name, make_pretraining, seed_keys, time_loop, trial_of
 from becl.learning.offpolicy import Outcome, programs, usable_devices
 from becl.objectives import METHODS
+from becl.options import PretrainOptions
 
 SMALL = ("batch=128", "replay.capacity=20000")
 REPEATS = 5
@@ -108,7 +109,7 @@ def main() -> None:
     parser.add_argument("--envs", type=int, default=None)
     parser.add_argument("--kernels", type=int, default=0, metavar="N", help="print the N slowest kernels of an update")
     args = parser.parse_args()
-    sizes = {} if args.full else {"hidden": 64, "settings": SMALL}
+    sizes = {} if args.full else {"hidden": 64, "set": SMALL}
     print(f"{args.env} · {device_name()} · jax {jax.__version__} · {'URLB sizes' if args.full else 'small networks'}")
     print("\n| method | precision | seeds | µs an update and seed | environment steps/s | compiling, s |")
     print("|---|---|---|---|---|---|")
@@ -116,7 +117,7 @@ def main() -> None:
         for precision in args.precision:
             for count in args.seeds:
                 made = make_pretraining(
-                    args.env, method, tuple(range(count)), precision=precision, parallel=args.envs, **sizes
+                    PretrainOptions(args.env, method, tuple(range(count)), precision=precision, envs=args.envs, **sizes)
                 )
                 update, compiling = time_update(made, args.kernels)
                 rate = time_loop(made)

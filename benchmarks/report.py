@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from becl.commands.report import run as report
 from becl.experiments.pretraining import make_pretraining
 from becl.measure import published
-from becl.commands.report import run as report
-from becl.options import ReportOptions
+from becl.options import PretrainOptions, ReportOptions
 
 METHODS = ("ddpg", "icm", "disagreement", "rnd", "apt", "proto", "smm", "diayn", "aps", "cic", "becl")
 STEPS, EVERY = 100_000, 10_000
@@ -27,7 +27,9 @@ STEPS, EVERY = 100_000, 10_000
 def finetuning(method: str, task: str, seeds: list[int], **changes: Any) -> dict[str, Any]:
     """The configuration that a folder of `becl finetune` holds."""
     domain = task.partition("_")[0]
-    pretraining = json.loads(json.dumps(make_pretraining(domain, method, seeds=range(10)).config()))
+    pretraining = json.loads(
+        json.dumps(make_pretraining(PretrainOptions(domain, method, seeds=tuple(range(10)))).config())
+    )
     scratch = method == "ddpg"
     skills = pretraining["run"]["objective"]["skills"]["spec"]
     return {

@@ -9,6 +9,7 @@ import pytest
 
 from becl.experiments.finetuning import make_finetuning, save_policies
 from becl.experiments.pretraining import make_pretraining, save_snapshots, seed_keys
+from becl.options import FinetuneOptions, PretrainOptions
 from becl.runs.folder import open_folder
 
 
@@ -20,7 +21,9 @@ def make_run(
     snapshots: Sequence[int] = (100,),
     seeds: Sequence[int] = (0,),
 ) -> Path:
-    made = make_pretraining(env, method, seeds, 5000, skills=skills, parallel=2, hidden=8, settings=["batch=16"])
+    made = make_pretraining(
+        PretrainOptions(env, method, seeds, 5000, skills=skills, envs=2, hidden=8, set=["batch=16"])
+    )
     open_folder(made.config(), folder)
     state, _ = jax.eval_shape(lambda keys: jax.vmap(made.run.init)(keys), seed_keys(made.seeds))
     rng = np.random.default_rng(0)
@@ -53,7 +56,7 @@ def skilless(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tuned(walker: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two tasks, each with a policy that differs from the others; never trained."""
     folder = tmp_path_factory.mktemp("runs") / "tuned"
-    made = make_finetuning(walker, ("walker_stand", "walker_run"), None, 60, settings=["random_steps=20"])
+    made = make_finetuning(FinetuneOptions(walker, ("walker_stand", "walker_run"), steps=60, set=["random_steps=20"]))
     open_folder(made.config(), folder)
     keys = seed_keys(range(len(made.lanes)))
     save_policies(made, folder, jax.lax.map(lambda key: made.run.init(key)[0], keys))

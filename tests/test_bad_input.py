@@ -12,9 +12,9 @@ import jax
 import numpy as np
 import pytest
 import tyro
+from becl.commands.all import COMMANDS
 
 from becl.commands import all as commands
-from becl.commands.all import COMMANDS
 from becl.commands.cli import HELP, main
 from becl.experiments import evaluation as evaluate_command
 from becl.experiments import finetuning as finetune_file
@@ -23,6 +23,7 @@ from becl.experiments.maze_study import make_run
 from becl.experiments.pretraining import make_pretraining, save_snapshots, seed_keys
 from becl.measure import theory
 from becl.objectives import METHODS
+from becl.options import PretrainOptions
 from becl.reports import page as report
 from becl.runs.folder import open_folder
 from becl.sweeps import run as sweep_command
@@ -161,7 +162,9 @@ def _no_work(monkeypatch):
 def places(tmp_path_factory) -> dict[str, str]:
     """A pretrained run, an empty folder, a file, and where there is nothing."""
     folder = tmp_path_factory.mktemp("places")
-    made = make_pretraining("walker", "becl", (0, 1), 5000, skills=4, parallel=2, hidden=8, settings=["batch=16"])
+    made = make_pretraining(
+        PretrainOptions("walker", "becl", (0, 1), 5000, skills=4, envs=2, hidden=8, set=["batch=16"])
+    )
     open_folder(made.config(), folder / "run")
     state, _ = jax.eval_shape(lambda keys: jax.vmap(made.run.init)(keys), seed_keys(made.seeds))
     zeros = lambda tree: jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), tree)  # noqa: E731
@@ -239,7 +242,7 @@ def wrong_for(hint: Any) -> list[str]:
 def settings() -> Iterator[tuple[str, str]]:
     seen = set()
     for method in METHODS:
-        run = make_pretraining("square_a", method).run
+        run = make_pretraining(PretrainOptions("square_a", method)).run
         for path, hint in leaves(run):
             if path.startswith(("env", "objective.skills", "precision", "envs", "choice")):
                 continue

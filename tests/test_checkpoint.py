@@ -519,9 +519,10 @@ def test_a_damaged_result_of_a_study_is_said(text, tmp_path, capsys):
 
 def open_study(out: Path) -> None:
     from becl.experiments.maze_study import make_study
+    from becl.options import MazeOptions
     from becl.runs.folder import open_folder
 
-    study = make_study("comparison", ("becl",), None, 2, None, (0,), 1, STUDY[STUDY.index("--set") + 1 :])
+    study = make_study(MazeOptions(("becl",), "comparison", None, 2, None, (0,), 1, STUDY[STUDY.index("--set") + 1 :]))
     open_folder(study.config(), out)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -12,10 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from becl.seeds import parse_seeds
 from becl.commands.cli import main
 from becl.errors import UserError
 from becl.experiments.maze_study import make_run, make_study
+from becl.options import MazeOptions
+from becl.seeds import parse_seeds, seeds_text, to_seeds
 from becl.specs import difference, override, to_dict
 
 TINY = ["learner.network.hidden=16,16", "network.hidden=16,16", "episodes=20"]
@@ -39,7 +41,7 @@ BAD = [
     (["maze", "--set", "becl:positve=mean"], "unknown option", "'positive'"),
     (["maze", "--set", "becl:positive=neerest"], "unknown value", "'nearest'"),
     (["maze", "--set", "becl:temperature=-1"], "temperature -1", "greater than 0"),
-    (["maze", "--set", "becl:temperature=warm"], "temperature=warm", "expected float"),
+    (["maze", "--set", "becl:temperature=warm"], "temperature=warm", "expected a number"),
     (["maze", "--set", "temperature=0.2"], "diayn has no temperature", "becl:temperature=0.2"),
     (["maze", "--methods", "diayn", "--set", "becl:ramp=0"], "becl is not among", "diayn"),
     (["maze", "--methods", "diayn", "--temperature", "0.2"], "--temperature is BeCL's", "--methods"),
@@ -221,6 +223,52 @@ def test_seeds():
     assert parse_seeds("7,") == (7,)
     with pytest.raises(UserError):
         parse_seeds("-2")
+    assert to_seeds(3) == to_seeds((0, 1, 2)) == to_seeds(np.int64(3)) == (0, 1, 2)
+    for wrong in (0, -1, [], [-1], [2**32], "3", 1.5, [0.5]):
+        with pytest.raises(UserError, match="--seeds"):
+            to_seeds(wrong)  # type: ignore[arg-type]
+    for seeds in ((0,), (7,), (0, 1, 2), (4, 5), (3, 7)):
+        assert parse_seeds(seeds_text(seeds)) == seeds
+
+
+TYPED = [
+    ("learner.entropy_weight", 1, 1.0),
+    ("learner.network.hidden", [32, 32], (32, 32)),
+    ("balanced", False, False),
+    ("episodes", np.int64(60), 60),
+    ("objective.head", None, None),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "expected"), TYPED)
+def test_an_option_takes_a_value_that_has_its_type_already(path, value, expected):
+    found = override(make_run("becl", "square_a", 10), path, value)
+    for name in path.split("."):
+        found = getattr(found, name)
+    assert (found, type(found)) == (expected, type(expected))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "wrong"),
+    [
+        ("episodes", 1.5, "episodes=1.5: expected a whole number"),
+        ("episodes", True, "episodes=true: expected a whole number"),
+        ("episodes", 2**31, "must be below 2^31"),
+        ("learner.entropy_weight", None, "expected a number"),
+        ("learner.network.hidden", 32, "learner.network.hidden=32: expected a list"),
+        ("balanced", 1, "balanced=1: expected true or false"),
+        ("learner.network.init", 3, "unknown value of learner.network.init '3'"),
+    ],
+)
+def test_a_value_of_another_type_is_refused(path, value, wrong):
+    with pytest.raises(UserError, match=re.escape(wrong)):
+        override(make_run("becl", "square_a", 10), path, value)
+
+
+def test_settings_may_be_typed_or_text():
+    text = make_run("becl", "square_a", 10, ["temperature=0.2", "becl:learner.network.hidden=32,32", "diayn:head=8"])
+    typed = {"temperature": 0.2, "becl:learner.network.hidden": (32, 32), "diayn:head": (8,)}
+    assert make_run("becl", "square_a", 10, typed) == text
 
 
 def test_specs_round_trip_and_differ_where_they_differ():
@@ -235,9 +283,9 @@ def test_specs_round_trip_and_differ_where_they_differ():
 
 
 def test_studies_have_the_papers_runs():
-    temperature = make_study("temperature", ("becl",), None, None, None, (0,), 10)
+    temperature = make_study(MazeOptions(("becl",), "temperature", None, None, None, (0,), 10))
     assert [to_dict(run.objective)["temperature"] for run in temperature.runs.values()] == [1.0, 0.5, 0.1, 0.01]
-    skills = make_study("skills", ("becl", "diayn"), None, None, None, (0,), 10)
+    skills = make_study(MazeOptions(("becl", "diayn"), "skills", None, None, None, (0,), 10))
     assert [run.objective.skills.dim for run in skills.runs.values()] == 2 * [10, 15, 20, 30]
     assert {run.env.name for run in skills.runs.values()} == {"square_tree"}
     assert all(run.learner.network.normalize for run in skills.runs.values())

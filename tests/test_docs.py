@@ -13,7 +13,6 @@ from documented import FENCE, Block, Player, Shared, blocks, compiled_once, impo
 from markdown_it import MarkdownIt
 
 import becl
-from becl.options import OPTIONS
 from becl.objectives import METHODS
 from becl.objectives.aps import APS
 from becl.objectives.apt import APT
@@ -26,6 +25,7 @@ from becl.objectives.icm import ICM
 from becl.objectives.proto import ProtoRL
 from becl.objectives.rnd import RND
 from becl.objectives.smm import SMM
+from becl.options import OPTIONS
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "methods"

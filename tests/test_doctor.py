@@ -17,8 +17,8 @@ import pytest
 from becl.commands import doctor
 from becl.commands.doctor import Apart, Line
 from becl.commands.parse import parse_options
-from becl.options import DoctorOptions
 from becl.errors import UserError
+from becl.options import DoctorOptions
 
 
 def run(*words: Any) -> int:

@@ -37,6 +37,7 @@ from becl.learning.offpolicy import programs
 from becl.measure.skills import skills_of
 from becl.nn.networks import Linear, Trunk, computing
 from becl.objectives import METHODS
+from becl.options import FinetuneOptions, PretrainOptions
 from becl.runs.folder import named_arrays, open_folder
 from becl.skills import OneHot
 
@@ -49,7 +50,7 @@ OBS = 24  # Of the walker.
 def pretrained(out: Path, method: str = "becl", steps: tuple[int, ...] = (100,), env: str = "walker") -> Path:
     """A folder as pretraining leaves it. The networks are fresh ones with all numbers moved, none of them 0 or 1."""
     skills = 4 if isinstance(METHODS[method].objective.skills, OneHot) else None
-    made = make_pretraining(env, method, SEEDS, max(steps), skills=skills, parallel=2, hidden=32, settings=TINY)
+    made = make_pretraining(PretrainOptions(env, method, SEEDS, max(steps), skills=skills, envs=2, hidden=32, set=TINY))
     open_folder(made.config(), out)
     state, _ = programs(made.run).init(seed_keys(made.seeds))
     rng = np.random.default_rng(0)
@@ -65,7 +66,17 @@ def pretrained(out: Path, method: str = "becl", steps: tuple[int, ...] = (100,),
 
 def finetuned(source: Path | None, out: Path, skill: str | None, tasks: tuple[str, ...] = TASKS) -> Path:
     """A folder as finetuning leaves it, after no step."""
-    made = make_finetuning(source, tasks, SEEDS, 0, skill=skill, hidden=32 if source is None else None)
+    made = make_finetuning(
+        FinetuneOptions(
+            source,
+            tasks,
+            seeds=SEEDS,
+            steps=0,
+            scratch=source is None,
+            skill=skill,
+            hidden=32 if source is None else None,
+        )
+    )
     open_folder(made.config(), out)
     state, _ = programs(made.run).init(lane_keys(made))
     learners = None if source is None else load_learners(made)
@@ -260,7 +271,7 @@ class TestFinetuned:
         assert json.loads(str(npz(tmp_path / "a.npz")["about"]))["pretraining_steps"] is None
 
     def test_a_controller_is_no_policy(self, becl, tmp_path):
-        made = make_finetuning(becl, TASKS[:1], SEEDS, 0, skill="meta")
+        made = make_finetuning(FinetuneOptions(becl, TASKS[:1], seeds=SEEDS, steps=0, skill="meta"))
         open_folder(made.config(), tmp_path / "meta")
         message = refused(tmp_path / "meta", "--out", tmp_path / "a.npz")
         assert "controllers" in message
@@ -505,12 +516,12 @@ class TestRefused:
         assert "aps needs 10 numbers that are a direction" in message
 
     def test_not_finished(self, becl, tmp_path):
-        made = make_finetuning(becl, TASKS[:1], SEEDS, 0, skill="random")
+        made = make_finetuning(FinetuneOptions(becl, TASKS[:1], seeds=SEEDS, steps=0, skill="random"))
         open_folder(made.config(), tmp_path / "run")
         assert "not finished" in refused(tmp_path / "run", "--out", tmp_path / "a.npz")
 
     def test_no_snapshot(self, tmp_path):
-        made = make_pretraining("walker", "becl", SEEDS, 100, hidden=32, settings=TINY)
+        made = make_pretraining(PretrainOptions("walker", "becl", SEEDS, 100, hidden=32, set=TINY))
         open_folder(made.config(), tmp_path / "run")
         assert "no snapshot of seed 3 yet" in refused(tmp_path / "run", "--skill", 0, "--out", tmp_path / "a.npz")
 

@@ -59,6 +59,7 @@ from becl.nn.networks import Adam, Network
 from becl.objectives import METHODS
 from becl.objectives.diayn import DIAYN
 from becl.objectives.extrinsic import Extrinsic
+from becl.options import FinetuneOptions, PretrainOptions
 from becl.runs.folder import named_arrays, open_folder
 from becl.runs.progress import Progress
 from becl.skills import OneHot
@@ -84,7 +85,7 @@ def _quick():
 def pretrained(out: Path, method: str = "becl", steps: tuple[int, ...] = (100,), env: str = "walker") -> Path:
     """A folder as pretraining leaves it. The networks are fresh ones, all numbers changed a little."""
     skills = 4 if isinstance(METHODS[method].objective.skills, OneHot) else None
-    made = make_pretraining(env, method, SEEDS, max(steps), skills=skills, parallel=2, hidden=16, settings=TINY)
+    made = make_pretraining(PretrainOptions(env, method, SEEDS, max(steps), skills=skills, envs=2, hidden=16, set=TINY))
     open_folder(made.config(), out)
     state, _ = programs(made.run).init(seed_keys(made.seeds))
     rng = np.random.default_rng(0)
@@ -131,7 +132,14 @@ def command(source: Path, *more: str) -> list[str]:
 
 def tiny(source: Path | None, tasks=TASKS, seeds=None, steps: int = 60, **options) -> Finetuning:
     return make_finetuning(
-        source, tasks, seeds, steps, **{"eval_every": 20, "eval_episodes": 2, "final_episodes": 3, **options}
+        FinetuneOptions(
+            source,
+            tasks,
+            seeds=seeds,
+            steps=steps,
+            scratch=source is None,
+            **{"eval_every": 20, "eval_episodes": 2, "final_episodes": 3, **options},
+        )
     )
 
 
@@ -233,7 +241,7 @@ def test_without_steps_the_score_is_that_of_the_pretrained_policy(becl, tmp_path
     assert [(row["task"], row["seed"], row["skill"], row["step"]) for row in table] == [
         (task, str(seed), "2", "0") for task in TASKS for seed in SEEDS
     ]
-    made = make_pretraining("walker", "becl", SEEDS, 100, skills=4, parallel=2, hidden=16, settings=TINY)
+    made = make_pretraining(PretrainOptions("walker", "becl", SEEDS, 100, skills=4, envs=2, hidden=16, set=TINY))
     for row in table:
         learner, _ = load_snapshot(made, snapshot_path(becl, int(row["seed"]), 100))
         act, skill = jax.jit(lambda actor, x: actor(x)), np.tile(np.eye(4, dtype=np.float32)[2], (3, 1))
@@ -428,7 +436,7 @@ def test_each_skill_has_a_lane_and_acts_in_it(becl, tmp_path):
 
 
 def test_resampled_skills_change_in_a_run(diayn):
-    made = tiny(diayn, ("walker_stand",), (3,), settings=["skill_interval=4", "random_steps=59"])
+    made = tiny(diayn, ("walker_stand",), (3,), set=["skill_interval=4", "random_steps=59"])
     assert made.skill == "resampled"
     skills = np.asarray(lived(made).replay.steps.skill[0, :29]).argmax(-1)
     changed = (np.diff(skills, axis=0) != 0).any(-1)
@@ -440,7 +448,7 @@ REGRESSING = ["choice.after=24", "choice.batch=32"]
 
 
 def test_features_for_the_regression_are_pretrained_only_if_asked_for(aps):
-    fresh, asked = (tiny(aps, ("walker_stand",), (5,), settings=[*REGRESSING, f"choice.features={features}"])
+    fresh, asked = (tiny(aps, ("walker_stand",), (5,), set=[*REGRESSING, f"choice.features={features}"])
                     for features in ("fresh", "pretrained"))  # fmt: skip
     assert tiny(aps).run.choice == Regress(network=Network((16, 16)))
     assert fresh.run.learner.critic_dim == 10  # type: ignore[attr-defined]
@@ -461,7 +469,7 @@ def test_features_for_the_regression_are_pretrained_only_if_asked_for(aps):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_has_a_skill_it_finetunes_with(method):
-    made = make_pretraining("walker", method)
+    made = make_pretraining(PretrainOptions("walker", method))
     choice, interval = resolve_choice(METHODS[method].finetune_skill, method, made)
     space = made.run.objective.skills
     state = choice.init(jax.random.key(0), EnvSpec(2, 1, 10), space) if not isinstance(choice, Regress) else None
@@ -851,7 +859,7 @@ BAD = [
 def places(becl, aps, runs) -> dict[str, Path]:
     maze, unfinished = runs / "maze", runs / "unfinished"
     for out, env in ((maze, "square_a"), (unfinished, "walker")):
-        open_folder(make_pretraining(env, "becl", SEEDS).config(), out)
+        open_folder(make_pretraining(PretrainOptions(env, "becl", SEEDS)).config(), out)
     (runs / "empty").mkdir()
     ddpg = runs / "ddpg" if (runs / "ddpg").exists() else pretrained(runs / "ddpg", "ddpg")
     return {"becl": becl, "aps": aps, "ddpg": ddpg, "maze": maze, "unfinished": unfinished, "empty": runs / "empty"}

@@ -15,8 +15,9 @@ from becl.experiments.pretraining import choose_numbers, make_pretraining, parts
 from becl.learning.offpolicy import OffPolicy
 from becl.learning.replay import Transitions
 from becl.objectives import METHODS
+from becl.options import PretrainOptions
 
-SMALL = {"hidden": 8, "settings": ("batch=16", "replay.capacity=400", "random_steps=40")}
+SMALL = {"hidden": 8, "set": ("batch=16", "replay.capacity=400", "random_steps=40")}
 
 
 @pytest.mark.parametrize("name", list(DOMAINS))
@@ -73,7 +74,7 @@ def test_words_that_are_none(text):
 @pytest.mark.parametrize("method", list(METHODS))
 def test_the_objective_sees_these_numbers_and_no_others(method):
     """The reward of a batch does not change with the rest of the observation, and does with what is seen."""
-    run = make_pretraining("walker", method, objective_obs="height,0:2", **SMALL).run
+    run = make_pretraining(PretrainOptions("walker", method, objective_obs="height,0:2", **SMALL)).run
     assert run.seen == EnvSpec(3, 6, 1000)
     state, _ = run.init(jax.random.key(0))
     rng = np.random.default_rng(0)
@@ -98,9 +99,9 @@ def test_the_objective_sees_these_numbers_and_no_others(method):
 
 
 def test_everything_is_seen_by_default_and_policies_always_see_it():
-    run = make_pretraining("walker", "becl", **SMALL).run
+    run = make_pretraining(PretrainOptions("walker", "becl", **SMALL)).run
     assert run.seen == run.env
-    restricted = make_pretraining("walker", "becl", objective_obs="0:2", **SMALL).run
+    restricted = make_pretraining(PretrainOptions("walker", "becl", objective_obs="0:2", **SMALL)).run
     assert isinstance(restricted, OffPolicy)
     shapes = [jax.eval_shape(one.init, jax.random.key(0))[0].learner for one in (run, restricted)]
     assert jax.tree.map(np.shape, shapes[0]) == jax.tree.map(np.shape, shapes[1])

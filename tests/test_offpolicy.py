@@ -23,6 +23,7 @@ from becl.objectives import METHODS
 from becl.objectives.becl import BeCL
 from becl.objectives.diayn import DIAYN
 from becl.objectives.extrinsic import Extrinsic
+from becl.options import PretrainOptions
 from becl.skills import NoSkill, OneHot
 
 LENGTH = 10
@@ -146,7 +147,7 @@ def test_every_part_is_traced_once():
 def test_an_update_keeps_every_type(method):
     """Also whether it is weak: an update would be compiled again for a state that differs in that."""
     settings = ("batch=16", "replay.capacity=2000")
-    run = make_pretraining("square_a", method, (0,), hidden=8, settings=settings, parallel=2).run
+    run = make_pretraining(PretrainOptions("square_a", method, (0,), hidden=8, set=settings, envs=2)).run
 
     def update(state, choice):
         nothing = np.zeros(run.envs, np.float32)

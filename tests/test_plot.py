@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from becl.runs.metrics import read_metrics, run_labels
 from becl.commands.cli import main
+from becl.runs.metrics import read_metrics, run_labels
 from becl.views import figures
 
 pytestmark = pytest.mark.filterwarnings("error")

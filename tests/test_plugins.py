@@ -33,6 +33,7 @@ from becl.objectives import METHODS, MazeStudy, Method, register, registry
 from becl.objectives.diayn import DIAYN
 from becl.objectives.extrinsic import Extrinsic
 from becl.objectives.registry import STUDIED
+from becl.options import FinetuneOptions, MazeOptions, PretrainOptions
 from becl.runs.folder import open_folder
 from becl.runs.progress import Progress
 from becl.skills import OneHot, Sphere
@@ -314,8 +315,8 @@ def test_clear_mistakes_are_refused_in_one_line(name, made, why):
 
 def test_no_class_that_a_folder_may_name_can_be_taken(tmp_path):
     """Names are collected from configurations, of every command, as they are written."""
-    configs = [make_pretraining("walker", name).config() for name in METHODS]
-    configs += [make_study("comparison", list(STUDIED), None, None, None, [0], 1).config()]
+    configs = [make_pretraining(PretrainOptions("walker", name)).config() for name in METHODS]
+    configs += [make_study(MazeOptions(tuple(STUDIED), "comparison", None, None, None, (0,), 1)).config()]
     for skill in ("random", "best-first", "meta", "each"):
         configs.append(finetuning(tmp_path / skill, "diayn", skill))
     configs.append(finetuning(tmp_path / "aps", "aps", "regress"))
@@ -328,17 +329,17 @@ def test_no_class_that_a_folder_may_name_can_be_taken(tmp_path):
 
 def finetuning(out: Path, method: str, skill: str) -> dict[str, Any]:
     """The configuration of a finetuning run of a folder without networks."""
-    open_folder(make_pretraining("walker", method).config(), out)
+    open_folder(make_pretraining(PretrainOptions("walker", method)).config(), out)
     path = out / "seed-0" / "snapshot-7.safetensors"
     path.parent.mkdir()
     path.touch()
-    return make_finetuning(out, ["walker_run"], skill=skill).config()
+    return make_finetuning(FinetuneOptions(out, ("walker_run",), skill=skill)).config()
 
 
 def test_a_registered_method_is_known_everywhere(monkeypatch):
     monkeypatch.chdir(ROOT)
     register("own-method", replace(METHODS["diayn"], objective=Own()))
-    assert make_pretraining("square_a", "own-method", settings=["weight=2.5"]).run.objective.weight == 2.5  # type: ignore
+    assert make_pretraining(PretrainOptions("square_a", "own-method", set=["weight=2.5"])).run.objective.weight == 2.5  # type: ignore
     assert isinstance(make_run("own-method", "square_a", 5).objective, Own)
     assert plugins.ORIGINS["own-method"].word == "tests/test_plugins.py"
     plugins.forget("own-method")
@@ -358,7 +359,7 @@ def test_a_cell_of_a_notebook_may_be_run_again():
 
 def test_a_skill_space_of_ones_own_survives_a_folder(tmp_path):
     register("ring", method(OnRing()))
-    made = make_pretraining("square_a", "ring", skills=3, hidden=8)
+    made = make_pretraining(PretrainOptions("square_a", "ring", skills=3, hidden=8))
     assert made.run.objective.skills == Ring(3)
     open_folder(made.config(), tmp_path / "run")
     assert load_pretraining(tmp_path / "run") == made
@@ -537,9 +538,7 @@ def test_installed_packages_are_left_alone_where_no_method_is_needed(tmp_path, m
 
 
 def test_importing_becl_and_its_command_line_loads_no_plugin_and_no_jax():
-    code = (
-        "import sys, becl, becl.commands.cli, becl.plugins, becl.runs.folder; assert 'jax' not in sys.modules"
-    )
+    code = "import sys, becl, becl.commands.cli, becl.plugins, becl.runs.folder; assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
@@ -570,10 +569,10 @@ def test_a_folder_keeps_options_and_the_word_of_the_plugin(folder):
 
 
 def test_folders_of_the_packages_own_methods_are_as_they_were(tmp_path):
-    made = make_pretraining("square_a", "diayn")
+    made = make_pretraining(PretrainOptions("square_a", "diayn"))
     open_folder(made.config(), tmp_path / "pretrain")
     assert json.loads((tmp_path / "pretrain" / "config.json").read_text()) == json.loads(json.dumps(made.config()))
-    study = make_study("comparison", ["becl"], None, None, None, [0], 1)
+    study = make_study(MazeOptions(("becl",), "comparison", None, None, None, (0,), 1))
     open_folder(study.config(), tmp_path / "study")
     assert "plugins" not in json.loads((tmp_path / "study" / "config.json").read_text())
 
@@ -681,7 +680,9 @@ def test_odd_words_in_a_folder_are_no_harm(folder, stranger, words, tmp_path, ca
 def test_a_finetuned_method_of_ones_own_has_rows_in_the_report(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     plugin = ["--plugin", str(FILE)]
-    made = make_pretraining("gym:Pendulum-v1", "metra-discrete", steps=5000, skills=3, parallel=2, hidden=8)
+    made = make_pretraining(
+        PretrainOptions("gym:Pendulum-v1", "metra-discrete", steps=5000, skills=3, envs=2, hidden=8)
+    )
     open_folder(made.config(), tmp_path / "pretrained")
     save_snapshots(made, tmp_path / "pretrained", programs(made.run).init(seed_keys(made.seeds))[0], 5000)
     tune = [
@@ -732,7 +733,7 @@ def test_what_a_notebook_defines_is_trained_in_its_own_process(tmp_path, monkeyp
     register("cell", replace(METHODS["diayn"], objective=kind()))
     trained = []
     monkeypatch.setattr(execute, "_execute_here", lambda study, groups, out, shown: trained.extend(groups) or [])
-    study = make_study("comparison", ["cell"], None, None, None, [0, 1], 1)
+    study = make_study(MazeOptions(("cell",), "comparison", None, None, None, (0, 1), 1))
     assert execute.execute(study, tmp_path, workers=2) == []
     assert trained == [("cell", [0]), ("cell", [1])]
 

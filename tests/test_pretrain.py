@@ -39,6 +39,7 @@ from becl.experiments.pretraining import (
 from becl.learning.offpolicy import Choice, programs, train
 from becl.measure.coverage import Coverage, grid_of
 from becl.objectives import METHODS, Method
+from becl.options import PretrainOptions
 from becl.runs.folder import load_arrays, named_arrays, open_folder, save_arrays
 from becl.runs.log import Log
 from becl.runs.progress import Progress, clock, interrupts, progress
@@ -51,10 +52,9 @@ COMMAND += ["--envs", "2", "--hidden", "8", "--log-every", "40", "--set", *TINY]
 
 
 def tiny(method="diayn", seeds=(3, 7), steps=120, skills: int | None = 4, settings=(), **options):
-    options = {"parallel": 2, "hidden": 8, "log_every": 40, **options}
-    return make_pretraining(
-        "square_a", method, seeds, steps, skills=skills, settings=[*TINY, *settings], **options
-    )  # fmt: skip
+    options = {"envs": 2, "hidden": 8, "log_every": 40, **options}
+    settings = [*TINY, *settings]
+    return make_pretraining(PretrainOptions("square_a", method, seeds, steps, skills, set=settings, **options))
 
 
 def opened(made, out: Path) -> Path:
@@ -215,17 +215,19 @@ def test_every_method_pretrains_in_a_maze(method, tmp_path):
 
 @pytest.mark.parametrize("skills", [None, 5])
 def test_critics_of_successor_features_are_as_wide_as_skills(skills):
-    made = make_pretraining("square_a", "aps", skills=skills, hidden=8)
+    made = make_pretraining(PretrainOptions("square_a", "aps", skills=skills, hidden=8))
     state, choice = jax.eval_shape(made.run.init, jax.random.key(0))
     expected = skills or 10
     assert state.learner.critic.weight.shape[-1] == choice.skill.shape[-1] == expected
-    other, _ = jax.eval_shape(make_pretraining("square_a", "becl", skills=skills).run.init, jax.random.key(0))
+    other, _ = jax.eval_shape(
+        make_pretraining(PretrainOptions("square_a", "becl", skills=skills)).run.init, jax.random.key(0)
+    )
     assert other.learner.critic.weight.shape[-1] == 1
 
 
 def test_smm_draws_skills_only_with_episodes():
     for method in ("smm", "smm-paper"):
-        assert make_pretraining("square_a", method).run.skill_interval is None
+        assert make_pretraining(PretrainOptions("square_a", method)).run.skill_interval is None
     run = tiny("smm", skills=None).run
     shapes, _ = jax.eval_shape(run.init, jax.random.key(0))
     actor = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), shapes.learner.actor)
@@ -240,10 +242,12 @@ def test_smm_draws_skills_only_with_episodes():
 
 
 def test_becl_as_released_has_its_schedule():
-    run = make_pretraining("square_a", "becl-released").run
+    run = make_pretraining(PretrainOptions("square_a", "becl-released")).run
     assert run.replay.released_skill
     assert run.fits_per_update == 3
-    assert [name for name in METHODS if make_pretraining("square_a", name).run.replay.released_skill] == [
+    assert [
+        name for name in METHODS if make_pretraining(PretrainOptions("square_a", name)).run.replay.released_skill
+    ] == [
         "becl",  # What transfers best: docs/transfer.md.
         "becl-released",
     ]
@@ -329,7 +333,7 @@ def test_snapshots_are_kept_on_the_way(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_folder_gives_back_its_run(method, tmp_path):
-    plain = make_pretraining("walker", method)
+    plain = make_pretraining(PretrainOptions("walker", method))
     has_skills = METHODS[method].objective.skills.dim > 0
     changed = tiny(
         method,
@@ -385,7 +389,7 @@ BAD = [
     (["square_a", "--method", "rnd", "--set", "positive=mean"], "unknown option of rnd 'positive'", "allowed"),
     (["square_a", "--set", "learner.hiden=1"], "unknown option of DDPG 'hiden'", "'hidden'"),
     (["square_a", "--set", "nonsense"], "nonsense", "OPTION=VALUE"),
-    (["square_a", "--set", "batch=many"], "batch=many", "expected int"),
+    (["square_a", "--set", "batch=many"], "batch=many", "expected a whole number"),
     (["square_a", "--set", "learner=3"], "'learner' is a group", "learner.hidden"),
     (["square_a", "--skills", "1"], "--skills 1", "at least 2"),
     (["square_a", "--method", "rnd", "--skills", "4"], "--skills 4", "rnd has no skills"),
@@ -447,7 +451,7 @@ def test_a_replay_that_does_not_fit_is_refused_with_a_way_out(tmp_path, monkeypa
     assert not list(tmp_path.iterdir())
     # The advice is good, and leaves little unused.
     assert advice.startswith("replay.capacity=")
-    made = make_pretraining("walker", "diayn", (0, 1), hidden=64, settings=[advice])
+    made = make_pretraining(PretrainOptions("walker", "diayn", (0, 1), hidden=64, set=[advice]))
     assert check_memory(made)
     assert memory(made.run, len(made.seeds)).total > 0.8 * 500_000_000
     monkeypatch.setattr(pretrain_file, "available_memory", lambda: 1_000_000)
@@ -669,11 +673,13 @@ SHARING = """
 import jax, numpy as np
 jax.config.update("jax_disable_most_optimizations", True)
 from becl.learning import offpolicy
+from becl.options import PretrainOptions
 from becl.experiments.pretraining import make_envs, make_pretraining, seed_keys
 
 assert [offpolicy.usable_devices(seeds) for seeds in (1, 2, 3, 4, 5, 6, 8)] == [1, 2, 3, 4, 1, 3, 4]
 settings = ["batch=16", "replay.capacity=400", "random_steps=20"]
-made = make_pretraining("square_a", "diayn", range(4), 60, skills=3, parallel=2, hidden=8, settings=settings)
+options = PretrainOptions("square_a", "diayn", (0, 1, 2, 3), 60, skills=3, envs=2, hidden=8, set=settings)
+made = make_pretraining(options)
 
 def final(devices):
     offpolicy.usable_devices = lambda seeds: devices

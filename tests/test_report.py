@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from becl.commands.report import run as report
 from becl.errors import UserError
 from becl.experiments.pretraining import make_pretraining
 from becl.measure import published
-from becl.commands.report import run as report
-from becl.options import ReportOptions
+from becl.options import PretrainOptions, ReportOptions
 from becl.reports.runs import collect
 from becl.reports.sections import option_table, ranges
 
@@ -27,7 +27,7 @@ VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "met
 
 def finetuning(method: str = "becl", env: str = "walker", **changes: Any) -> dict[str, Any]:
     """The configuration of a folder of `becl finetune`."""
-    pretraining = json.loads(json.dumps(make_pretraining(env, method, seeds=(0, 1, 2)).config()))
+    pretraining = json.loads(json.dumps(make_pretraining(PretrainOptions(env, method, seeds=(0, 1, 2))).config()))
     scratch = method == "ddpg"
     return {
         "command": "finetune",
@@ -373,7 +373,7 @@ def test_an_option_that_others_left_out_tells_configurations_apart(tmp_path: Pat
 
 
 def test_from_scratch_and_pretrained_are_told_apart(tmp_path: Path) -> None:
-    before = json.loads(json.dumps(make_pretraining("walker", "ddpg").config()))
+    before = json.loads(json.dumps(make_pretraining(PretrainOptions("walker", "ddpg")).config()))
     pretrained = finetuning("ddpg") | {"pretraining": before, "snapshot": 2_000_000, "transfer": "trunk"}
     write(tmp_path / "a", {("walker_run", 0): 1.0}, finetuning("ddpg"))
     write(tmp_path / "b", {("walker_run", 0): 2.0}, pretrained)
@@ -437,7 +437,7 @@ def test_options_of_objectives_are_listed_where_they_tell_runs_of_one_method_apa
 
 def write_pretraining(folder: Path, method: str = "becl") -> Path:
     (folder / "evaluation").mkdir(parents=True)
-    config = make_pretraining("walker", method, seeds=(0, 1)).config()
+    config = make_pretraining(PretrainOptions("walker", method, seeds=(0, 1))).config()
     (folder / "config.json").write_text(json.dumps(config))
     metrics = [f"{step},{seed},{step / 10},{step},{step}" for step in (10, 20) for seed in (0, 1)]
     (folder / "metrics.csv").write_text("\n".join(["step,seed,reward,cells,extrinsic", *metrics]) + "\n")

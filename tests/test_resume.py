@@ -39,6 +39,7 @@ from becl.experiments.finetuning import Finetuning, finetune, make_finetuning
 from becl.experiments.maze_study import Study, load_study, make_study, train_seeds
 from becl.experiments.pretraining import Pretraining, make_pretraining, pretrain, save_snapshots, seed_keys
 from becl.objectives import METHODS
+from becl.options import FinetuneOptions, MazeOptions, PretrainOptions
 from becl.runs import checkpoint as checkpoint_file
 from becl.runs.checkpoint import Checkpoints
 from becl.runs.folder import open_folder
@@ -83,8 +84,10 @@ def compiled_once(cache: Path) -> Iterator[None]:
 
 def tiny(method="diayn", env="square_a", steps=120, settings=(), **options) -> Pretraining:
     skills = 4 if isinstance(METHODS[method].objective.skills, OneHot) else None
-    options = {"parallel": 2, "hidden": 8, "log_every": 20, **options}
-    return make_pretraining(env, method, (3, 7), steps, skills=skills, settings=[*TINY, *settings], **options)
+    options = {"envs": 2, "hidden": 8, "log_every": 20, **options}
+    return make_pretraining(
+        PretrainOptions(env, method, (3, 7), steps, skills=skills, set=[*TINY, *settings], **options)
+    )
 
 
 def opened(made: Any, out: Path) -> Path:
@@ -349,15 +352,17 @@ def tuning(sources: dict[str, Path], skill: str) -> Finetuning:
     # Tasks or seeds: two lanes.
     tasks, seeds = (("walker_stand", "walker_run"), (3,)) if skill == "random" else (("walker_run",), (3, 7))
     return make_finetuning(
-        sources[method],
-        tasks,
-        seeds,
-        steps,
-        skill=skill,
-        settings=settings,
-        eval_every=every,
-        eval_episodes=2,
-        final_episodes=3,
+        FinetuneOptions(
+            sources[method],
+            tasks,
+            seeds=seeds,
+            steps=steps,
+            skill=skill,
+            set=settings,
+            eval_every=every,
+            eval_episodes=2,
+            final_episodes=3,
+        )
     )
 
 
@@ -380,7 +385,7 @@ def test_finetuning_goes_on(skill, sources, tmp_path):
 
 def maze_study(cycles: int = 20) -> Study:
     settings = ["learner.network.hidden=8", "network.hidden=8", "episodes=8", "env.episode_length=10"]
-    return make_study("comparison", ("becl",), None, 4, None, (0, 1), cycles, settings)
+    return make_study(MazeOptions(("becl",), "comparison", None, 4, None, (0, 1), cycles, settings))
 
 
 @pytest.mark.parametrize("seeds", [(0,), pytest.param((0, 1), marks=pytest.mark.slow)])

@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 
 from becl import envs
+from becl.commands.evaluate import run as evaluate
 from becl.envs.maze import Maze
 from becl.envs.maze_batch import MazeBatch
 from becl.errors import UserError
 from becl.experiments import evaluation as command_file
-from becl.commands.evaluate import run as evaluate
 from becl.experiments.evaluation import command_line, resolve
-from becl.options import EvaluateOptions
 from becl.experiments.pretraining import make_pretraining, seed_keys, snapshot_path, without_optimizers
 from becl.learning.ddpg import DDPG
 from becl.measure.coverage import grid_of
@@ -35,6 +34,7 @@ from becl.measure.skills import (
     tasks_of,
     zero_shot,
 )
+from becl.options import EvaluateOptions, PretrainOptions
 from becl.runs.folder import open_folder, save_arrays
 from becl.skills import Cube, NoSkill, OneHot, Sphere
 
@@ -265,7 +265,9 @@ def run_folder(
     out: Path, env="square_a", method="diayn", skills: int | None = 4, seeds=(3, 7), kept=(100, 200)
 ) -> Path:
     """A run with fresh networks for snapshots."""
-    made = make_pretraining(env, method, seeds, 5000, skills=skills, hidden=8, settings=["replay.capacity=1000"])
+    made = make_pretraining(
+        PretrainOptions(env, method, seeds, 5000, skills=skills, hidden=8, set=["replay.capacity=1000"])
+    )
     open_folder(made.config(), out)
     for seed, key in zip(seeds, seed_keys(seeds), strict=True):
         state, _ = made.run.init(key)

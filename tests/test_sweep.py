@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -25,20 +25,17 @@ import safetensors.numpy
 
 import becl
 from becl.commands import cli
-from becl.commands.all import (
-    FinetuneCommand,
-    MazeCommand,
-    PretrainCommand,
-    ReportCommand,
-    parse_seeds,
-    study_of,
-)
-from becl.commands.cli import main, parse_options
+from becl.commands.cli import main
+from becl.commands.parse import parse_options
 from becl.envs.walker import Walker
 from becl.errors import UserError
-from becl.experiments.pretraining import memory
+from becl.experiments.finetuning import make_finetuning
+from becl.experiments.maze_study import make_study
+from becl.experiments.pretraining import make_pretraining, memory
 from becl.learning import offpolicy
+from becl.options import OPTIONS, FinetuneOptions, PretrainOptions
 from becl.runs.lock import locked
+from becl.seeds import parse_seeds
 from becl.sweeps import cluster as sweep_ray
 from becl.sweeps import jobs as sweep_jobs
 from becl.sweeps import run as sweep_command
@@ -48,7 +45,6 @@ from becl.sweeps.jobs import LOST, STOPPED, Ended, Order, owned, run_job
 from becl.sweeps.plan import Device, Job, Plan, cells_of, make_plan
 from becl.sweeps.run import line_of
 
-OPTIONS = {"pretrain": PretrainCommand, "finetune": FinetuneCommand, "maze": MazeCommand, "report": ReportCommand}
 CPU = Device("cpu", 16 * 10**9, False)
 TINY = 'hidden = 8\nenvs = 2\nset = ["batch=16", "random_steps=40", "replay.capacity=400"]\n'
 
@@ -334,25 +330,41 @@ class Grid:
 def runs_of(plan: Plan, out: Path) -> Counter[tuple[Any, ...]]:
     """The runs that the commands of a plan stand for, by the commands' own parsers."""
     found: Counter[tuple[Any, ...]] = Counter()
-    pretrained: dict[Path, PretrainCommand] = {}
+    pretrained: dict[Path, PretrainOptions] = {}
     for job in plan.jobs:
-        command: Any = parse_options(OPTIONS[job.words[0]], job.words[0], job.command(out)[1:])
+        command: Any = parse_options(OPTIONS[job.words[0]], job.words[0], job.line(out)[1:])
         output: Path = command.out
         assert out in output.parents
-        if isinstance(command, PretrainCommand):
+        check_same(plan, job, command, out)
+        if isinstance(command, PretrainOptions):
             pretrained[output] = command
-            found.update((command.env, command.method, command.hidden, seed) for seed in parse_seeds(command.seeds))
-        elif isinstance(command, FinetuneCommand):
+            found.update((command.env, command.method, command.hidden, seed) for seed in command.seeds)
+        elif isinstance(command, FinetuneOptions):
             assert command.scratch == (command.run is None)
             source = pretrained[command.run] if command.run else None
-            seeds = parse_seeds(command.seeds or "")
-            assert source is None or {*seeds} <= {*parse_seeds(source.seeds)}
+            seeds = command.seeds or ()
+            assert source is None or {*seeds} <= {*source.seeds}
             method, width = (source.method, source.hidden) if source else ("ddpg", command.hidden)
             found.update((task.split("_")[0], method, width, seed, task) for task in command.task for seed in seeds)
         elif job.stage == "maze":
             assert command.train_only
-            found.update(itertools.product(study_of(command).runs, parse_seeds(command.seeds)))
+            found.update(itertools.product(make_study(command).runs, command.seeds))
     return found
+
+
+def check_same(plan: Plan, job: Job, typed: Any, out: Path) -> None:
+    """The options that a job runs with are those of the words that people see."""
+    options = plan.options(job, out)
+    names = [field.name for field in dataclasses.fields(typed) if field.name != "set"]
+    assert {name: getattr(options, name) for name in names} == {name: getattr(typed, name) for name in names}
+    if isinstance(typed, PretrainOptions):
+        assert make_pretraining(options) == make_pretraining(typed)
+    elif isinstance(typed, FinetuneOptions):
+        source = plan.cells[job.cell].source
+        before = None if source is None else plan.cells[source].planned
+        assert make_finetuning(options, before) == make_finetuning(typed, before)
+    elif job.stage == "maze":
+        assert make_study(options) == make_study(typed)
 
 
 @pytest.mark.parametrize("case", range(6))
@@ -837,8 +849,10 @@ def test_a_folder_that_cannot_be_written_is_refused(capsys: Said):
 # --- One job ----------------------------------------------------------------------------------------------------------
 
 
-def order_of(words: list[str], locks: list[str] | None = None) -> Order:
-    return Order("stage/name", words, "out", os.getcwd(), locks or [], {})
+def order_of(words: list[str], locks: Sequence[str] = (), execute: Any = cli.execute) -> Order:
+    command, *rest = words
+    options = parse_options(OPTIONS[command], command, rest)
+    return Order("stage/name", command, options, words, execute, [], "out", os.getcwd(), list(locks), {})
 
 
 JOB = Path("out/jobs/stage-name")
@@ -857,13 +871,12 @@ def test_a_job_leaves_a_log_and_a_line_a_try(monkeypatch: pytest.MonkeyPatch, ca
     assert ended.code == 2
     assert ended.why.startswith("unknown method 'bcel': did you mean 'becl'?")
 
-    def broken(words: list[str]) -> int:
+    def broken(command: str, options: Any, words: Sequence[str]) -> int:
         assert {"pid", "host", "began"} <= {*json.loads((JOB / "status.json").read_text())}
         raise RuntimeError("out of luck")
 
-    monkeypatch.setattr(cli, "main", broken)
     monkeypatch.setattr(threading.Thread, "start", before_going_on(threading.Thread.start))
-    assert run_job(order_of(["pretrain", "a b"])) == Ended(1, "RuntimeError: out of luck")
+    assert run_job(order_of(["pretrain", "a b"], execute=broken)) == Ended(1, "RuntimeError: out of luck")
     assert attempts() == [(0, ""), (2, ended.why), (1, "RuntimeError: out of luck")]
     log = (JOB / "log.txt").read_text()
     first, second, third = log.removeprefix("--- ").split("\n--- ")

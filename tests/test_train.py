@@ -9,10 +9,10 @@ import pytest
 
 from becl.envs.maze import Maze
 from becl.experiments.maze_study import make_run
-from becl.objectives.registry import STUDIED
 from becl.learning.onpolicy import OnPolicy, to_batch
 from becl.learning.ppo import PPO
 from becl.nn.networks import Network
+from becl.objectives.registry import STUDIED
 from becl.skills import Cube, NoSkill, OneHot, Sphere, skill_index
 
 TINY = ["learner.network.hidden=16,16", "network.hidden=16,16", "episodes=20"]

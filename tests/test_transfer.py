@@ -14,6 +14,7 @@ from becl.measure import stats
 from becl.measure.published import EXPERT
 from becl.objectives import METHODS
 from becl.objectives.becl_released import BeCLReleased
+from becl.options import MazeOptions, PretrainOptions
 from becl.specs import upgraded
 from benchmarks import numbers
 
@@ -30,7 +31,7 @@ def recorded(path: Path) -> dict[str, Any]:
 def test_the_default_on_robots_is_what_was_measured(robot):
     """Fails where `becl` changes without new runs in results/transfer and a new docs/transfer.md."""
     kept = recorded(RESULTS / "transfer" / robot / DEFAULT / "pretrain" / "config.json")
-    today = json.loads(json.dumps(make_pretraining(robot, "becl").config()))
+    today = json.loads(json.dumps(make_pretraining(PretrainOptions(robot, "becl")).config()))
     assert kept["run"] == today["run"]
 
 
@@ -46,7 +47,7 @@ def test_the_default_is_the_one_that_transfers_best_of_what_was_measured():
 
 
 def test_the_paper_preset_is_algorithm_1_to_the_letter():
-    run = make_pretraining("quadruped", "becl-paper").run
+    run = make_pretraining(PretrainOptions("quadruped", "becl-paper")).run
     objective: Any = run.objective
     assert run.fits_per_update == 1
     assert run.replay.balanced
@@ -55,7 +56,7 @@ def test_the_paper_preset_is_algorithm_1_to_the_letter():
 
 
 def test_the_released_preset_is_the_released_program():
-    run = make_pretraining("quadruped", "becl-released").run
+    run = make_pretraining(PretrainOptions("quadruped", "becl-released")).run
     objective: Any = run.objective
     assert run.fits_per_update == 3
     assert run.replay.released_skill
@@ -66,7 +67,7 @@ def test_the_released_preset_is_the_released_program():
 
 def test_every_methods_reward_has_its_released_size():
     for name in METHODS:
-        run = make_pretraining("walker", name).run
+        run = make_pretraining(PretrainOptions("walker", name)).run
         assert (run.reward_scale, run.reward_normalise) == (1.0, "none"), name
 
 
@@ -75,7 +76,7 @@ def test_the_maze_is_trained_as_its_results_were(tmp_path):
     shutil.copy(RESULTS / "maze" / "comparison" / "config.json", tmp_path)
     (tmp_path / "seeds.json").write_text("[0]")
     kept = load_study(tmp_path)
-    today = make_study("comparison", tuple(kept.runs), "square_a", None, None, (0,), 2500, (), 10_000)
+    today = make_study(MazeOptions(tuple(kept.runs), "comparison", "square_a", None, None, (0,), 2500, (), 10_000))
     assert kept.runs == today.runs
 
 

@@ -13,7 +13,7 @@ KeyboardInterrupt after a checkpoint.
 import contextlib
 import csv
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -190,7 +190,7 @@ def pretrain(
     precision: Precision | None = None,
     objective_obs: str | Sequence[int] | None = None,
     normalize_obs: bool = False,
-    set: Sequence[str] = (),
+    set: Sequence[str] | Mapping[str, Any] = (),
     log_every: int | None = None,
     checkpoint_every: int = PRETRAINING_CHECKPOINTS,
     out: Place | None = None,
@@ -240,7 +240,7 @@ def finetune(
     envs: int | None = None,
     hidden: int | None = None,
     precision: Precision | None = None,
-    set: Sequence[str] = (),
+    set: Sequence[str] | Mapping[str, Any] = (),
     checkpoint_every: int = FINETUNING_CHECKPOINTS,
     out: Place | None = None,
     callbacks: Sequence[Callback] = (),
@@ -351,7 +351,7 @@ def maze(
     temperature: float | None = None,
     seeds: Seeds = 1,
     cycles: int | None = None,
-    set: Sequence[str] = (),
+    set: Sequence[str] | Mapping[str, Any] = (),
     workers: int | None = None,
     out: Place | None = None,
     quiet: bool = False,

@@ -1,14 +1,18 @@
 """Specs as data: to JSON, compared, and changed by a dotted path."""
 
+import collections.abc
 import dataclasses
+import numbers
 import types
 import typing
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from becl.errors import UserError, unknown
 
 Spec = TypeVar("Spec")
+KINDS = {int: "a whole number", float: "a number", str: "text", Path: "a path"}
 
 
 def added(default: Any) -> Any:
@@ -85,45 +89,78 @@ def check_numbers(spec: Any, path: str = "") -> None:
                 raise UserError(f"{here} {one:g}: must not be negative, and finite")
 
 
-def override(spec: Spec, path: str, text: str) -> Spec:
-    """The spec with the option at a dotted path set from text, checked against the option's type."""
+def override(spec: Spec, path: str, value: Any) -> Spec:
+    """The spec with the option at a dotted path changed to a value, or to what a text stands for."""
     name, _, rest = path.partition(".")
     names = [field.name for field in dataclasses.fields(spec)]  # type: ignore[arg-type]
     if name not in names:
         raise unknown(f"option of {type(spec).__name__}", name, names)
-    value = getattr(spec, name)
-    if dataclasses.is_dataclass(value):
+    before = getattr(spec, name)
+    if dataclasses.is_dataclass(before):
         if not rest:
-            inner = ", ".join(f"{name}.{field.name}" for field in dataclasses.fields(value))
+            inner = ", ".join(f"{name}.{field.name}" for field in dataclasses.fields(before))
             raise UserError(f"option {name!r} is a group: choose one of {inner}")
-        return dataclasses.replace(spec, **{name: override(value, rest, text)})  # type: ignore[type-var]
+        return dataclasses.replace(spec, **{name: override(before, rest, value)})  # type: ignore[type-var]
     if rest:
         raise UserError(f"option {name!r} of {type(spec).__name__} has no part {rest!r}")
     hint = typing.get_type_hints(type(spec))[name]
-    return dataclasses.replace(spec, **{name: parse(path, text, hint)})  # type: ignore[type-var]
+    return dataclasses.replace(spec, **{name: parse(path, value, hint)})  # type: ignore[type-var]
 
 
-def parse(path: str, text: str, hint: Any) -> Any:
-    """Text as a value of an annotated type."""
+def parse(path: str, value: Any, hint: Any) -> Any:
+    """A value of an annotated type, from text or checked as it is."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
+    text = value if isinstance(value, str) else None
     if origin is Literal:
-        if text not in args:
-            raise unknown(f"value of {path}", text, args)
-        return text
+        if value not in args:
+            raise unknown(f"value of {path}", str(value), args)
+        return value
     if origin in (typing.Union, types.UnionType):
-        if text.lower() == "none" and type(None) in args:
+        if type(None) in args and (value is None or (text is not None and text.lower() == "none")):
             return None
-        return parse(path, text, next(arg for arg in args if arg is not type(None)))
-    if origin is tuple:
-        return tuple(parse(path, item, args[0]) for item in text.split(",") if item)
+        kinds = [arg for arg in args if arg is not type(None)]
+        return parse(path, value, next((kind for kind in kinds if is_of(value, kind)), kinds[0]))
+    if origin is collections.abc.Mapping and isinstance(value, Mapping):
+        return value
+    if origin in (tuple, collections.abc.Sequence):
+        if not isinstance(value, str | tuple | list):
+            raise UserError(f"{path}={shown(value)}: expected a list")
+        items = value if text is None else [item for item in text.split(",") if item]
+        return tuple(parse(path, item, args[0]) for item in items)
     if hint is bool:
-        if text.lower() not in ("true", "false"):
-            raise UserError(f"{path}={text}: expected true or false")
-        return text.lower() == "true"
+        if shown(value).lower() not in ("true", "false"):
+            raise UserError(f"{path}={shown(value)}: expected true or false")
+        return shown(value).lower() == "true"
+    if text is None and not fits(value, hint):
+        raise UserError(f"{path}={shown(value)}: expected {KINDS.get(hint, hint)}")
     try:
-        value = hint(text)
+        number = hint(value)
     except (TypeError, ValueError):
-        raise UserError(f"{path}={text}: expected {getattr(hint, '__name__', hint)}") from None
-    if hint is int and abs(value) >= 2**31:
-        raise UserError(f"{path}={text}: must be below 2^31")
-    return value
+        raise UserError(f"{path}={text}: expected {KINDS.get(hint, hint)}") from None
+    if hint is int and abs(number) >= 2**31:
+        raise UserError(f"{path}={shown(value)}: must be below 2^31")
+    return number
+
+
+def is_of(value: Any, hint: Any) -> bool:
+    """Whether a value looks like one of an annotated type, whatever is in it."""
+    origin = typing.get_origin(hint)
+    if origin is Literal:
+        return value in typing.get_args(hint)
+    return isinstance(value, tuple | list if origin in (tuple, collections.abc.Sequence) else origin or hint)
+
+
+def fits(value: Any, kind: type) -> bool:
+    """Whether a value that is no text is one of a kind: whole numbers are numbers, truth values are not."""
+    wider = {int: numbers.Integral, float: numbers.Real}.get(kind, kind)
+    return isinstance(value, wider) and not isinstance(value, bool)
+
+
+def shown(value: Any) -> str:
+    """A value as `PATH=VALUE` has it, nothing of it lost."""
+    if isinstance(value, tuple | list):
+        return ",".join(map(shown, value))
+    if isinstance(value, float):
+        short = f"{value:g}"
+        return short if float(short) == value else repr(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)

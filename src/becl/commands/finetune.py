@@ -21,7 +21,7 @@ def run(options: FinetuneOptions) -> int:
 
 
 def train(finetuning: Finetuning, options: FinetuneOptions, callbacks: Sequence[Callback], raises: bool = False) -> int:
-    """Trains in the folder that the options name; gives the exit code. A run that fails `raises`, or is an exit code."""
+    """Trains in the folder that the options name; gives the exit code, or `raises` where a run fails."""
     needs = check_memory(finetuning)
     out = folder_of(finetuning, options)
     open_folder(finetuning.config(), out)

@@ -6,7 +6,7 @@ from becl.errors import unknown
 from becl.experiments.maze_study import make_run
 from becl.experiments.pretraining import make_pretraining
 from becl.objectives import METHODS, Method
-from becl.options import MethodsOptions
+from becl.options import MethodsOptions, PretrainOptions
 from becl.specs import to_dict
 from becl.terminal import console, table
 
@@ -24,7 +24,7 @@ def run(options: MethodsOptions) -> int:
     for name in options.name:
         print(f"{name} ({METHODS[name].kind}): {METHODS[name].summary}")
         print("pretraining (becl pretrain; change with --set OPTION=VALUE):")
-        print(json.dumps(to_dict(make_pretraining("walker", name).run), indent=1))
+        print(json.dumps(to_dict(make_pretraining(PretrainOptions("walker", name)).run), indent=1))
         if METHODS[name].maze:
             print(f"in the maze study (becl maze; change with --set {name}:OPTION=VALUE):")
             print(json.dumps(to_dict(make_run(name, "square_a", 10)), indent=1))

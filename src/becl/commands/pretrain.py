@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from becl.errors import UserError
-from becl.experiments.memory import check_memory
-from becl.experiments.pretraining import Pretraining, describe, make_pretraining, run_pretraining
+from becl.experiments.pretraining import Pretraining, check_memory, describe, make_pretraining, run_pretraining
 from becl.options import PretrainOptions
 from becl.runs.callbacks import Callback, Wandb
 from becl.runs.folder import folder_name, open_folder
@@ -24,7 +23,7 @@ def run(options: PretrainOptions) -> int:
 def train(
     pretraining: Pretraining, options: PretrainOptions, callbacks: Sequence[Callback], raises: bool = False
 ) -> int:
-    """Trains in the folder that the options name; gives the exit code. A run that fails `raises`, or is an exit code."""
+    """Trains in the folder that the options name; gives the exit code, or `raises` where a run fails."""
     needs = check_memory(pretraining)
     out = folder_of(options)
     open_folder(pretraining.config(), out)

@@ -7,7 +7,6 @@ from becl.commands.maze import check_workers, run_study
 from becl.commands.pretrain import check_interval, loggers
 from becl.experiments import finetuning, pretraining
 from becl.experiments.maze_study import load_study
-from becl.experiments.memory import check_memory
 from becl.objectives import METHODS
 from becl.options import ResumeOptions
 from becl.plugins import without_plugins
@@ -31,7 +30,7 @@ def go_on(folder: Path, changed: dict[str, Any]) -> int:
     if read_config(folder).get("command") == "pretrain":
         pretrained = pretraining.load_pretraining(folder)
         same_settings(pretrained.config(), folder)
-        return pretraining.run_pretraining(pretrained, folder, check_memory(pretrained), **changed)
+        return pretraining.run_pretraining(pretrained, folder, pretraining.check_memory(pretrained), **changed)
     finetuned = finetuning.load_finetuning(folder)
     same_settings(finetuned.config(), folder)
     return finetuning.run_finetuning(finetuned, folder, finetuning.check_memory(finetuned), **changed)

@@ -19,7 +19,7 @@ from becl.errors import UserError, unknown
 from becl.options import EvaluateOptions
 from becl.runs.folder import check_place
 from becl.runs.progress import counted
-from becl.seeds import parse_seeds
+from becl.seeds import seeds_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -74,12 +74,13 @@ def measure(options: EvaluateOptions) -> Evaluation:
 
 def resolve(options: EvaluateOptions) -> Request:
     """Refuses what cannot be measured; writes nothing."""
-    from becl.experiments.pretraining import check_seeds, load_pretraining
+    from becl.experiments.pretraining import load_pretraining
+    from becl.experiments.settings import check_seeds
 
     made = load_pretraining(options.run)
     if options.episodes < 1:
         raise UserError(f"--episodes {options.episodes}: at least 1 is needed")
-    seeds = list(made.seeds if options.seeds is None else parse_seeds(options.seeds))
+    seeds = list(made.seeds if options.seeds is None else options.seeds)
     if other := [seed for seed in seeds if seed not in made.seeds]:
         raise UserError(f"--seeds: {options.run} has no seed {other[0]}; it has {_listed(made.seeds)}")
     check_seeds(seeds)
@@ -159,7 +160,7 @@ def command_line(options: EvaluateOptions) -> str:
     words += [] if options.snapshot is None else ["--snapshot", str(options.snapshot)]
     words += [] if options.task == ("all",) else ["--task", *options.task]
     words += ["--skills", *map(str, options.skills)] if options.skills else []
-    words += [] if options.seeds is None else ["--seeds", options.seeds]
+    words += [] if options.seeds is None else ["--seeds", seeds_text(options.seeds)]
     words += [] if options.out is None else ["--out", str(options.out)]
     return shlex.join(words)
 

@@ -18,7 +18,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,31 +37,33 @@ from becl.envs.simulations import Step
 from becl.envs.spec import EnvSpec
 from becl.errors import Failed, UserError, unknown
 from becl.experiments.pretraining import (
+    EXAMPLE,
     Pretraining,
     apply_setting,
     check_run,
-    check_seeds,
     fits,
     learner_shapes,
     load_pretraining,
     load_snapshot,
     make_envs,
+    resized,
     snapshot_path,
     spec_classes,
     spec_of,
     with_width,
     without_optimizers,
 )
+from becl.experiments.settings import check_least, check_seeds, settings_of
 from becl.learning.choice import BestFirst, Held, Prior, Regress, SkillChoice
 from becl.learning.controller import Controller, Stretches
 from becl.learning.ddpg import Actor, DDPGState
 from becl.learning.offpolicy import Diverged, OffPolicy, Restorable, RunState, blamed, train
 from becl.learning.replay import Replay
-from becl.nn.networks import Precision
 from becl.objectives import METHODS
 from becl.objectives.aps import APSState
 from becl.objectives.extrinsic import Extrinsic
 from becl.objectives.registry import FINETUNE_SKILLS
+from becl.options import FinetuneOptions
 from becl.plugins import without_plugins
 from becl.runs.callbacks import Callback, listeners
 from becl.runs.checkpoint import Checkpoints
@@ -91,7 +93,7 @@ TRANSFERS: dict[Transfer, str] = {
     "critic-released": "actor and the whole critic, a fresh target (released code of ProtoRL)",
     "none": "nothing: from scratch",
 }
-CHECKPOINT_EVERY = 25_000
+CHECKPOINT_EVERY = FinetuneOptions.checkpoint_every
 # Simulations for evaluation begin elsewhere than those for training, and those for the final score elsewhere again: at
 # the same starts for every method.
 EVALUATION_SEED = 2**32
@@ -151,118 +153,133 @@ class Finetuning:
         return interval_of(self.run)
 
 
-def make_finetuning(
-    source: Path | None,
-    tasks: Sequence[str],
-    seeds: Sequence[int] | None = None,
-    steps: int = 100_000,
-    *,
-    snapshot: int | None = None,
-    skill: str | None = None,
-    transfer: Transfer | None = None,
-    parallel: int | None = None,
-    hidden: int | None = None,
-    precision: Precision | None = None,
-    settings: Iterable[str] = (),
-    eval_every: int = 10_000,
-    eval_episodes: int = 10,
-    final_episodes: int | None = None,
-    planned: Pretraining | None = None,
-) -> Finetuning:
-    """A run from a folder of pretraining, or from scratch where that is None; validated, nothing allocated yet.
+def make_finetuning(options: FinetuneOptions, planned: Pretraining | None = None) -> Finetuning:
+    """A run from a folder of pretraining, or from scratch; validated, nothing allocated yet.
 
     The folder is not read where what it will hold is `planned`.
     """
-    made = planned if planned is not None or source is None else load_pretraining(source)
-    tasks = resolve_tasks(tasks, made)
+    if (options.run is None) != options.scratch:
+        both = "; not both" if options.run else ""
+        raise UserError("name the folder of a pretrained run, or --scratch" + both)
+    check_least("--checkpoint-every", options.checkpoint_every)
+    pretraining = None
+    if options.run is not None:
+        pretraining = load_pretraining(options.run) if planned is None else planned
+    tasks = resolve_tasks(options.task, pretraining)
     domain = tasks[0] if is_foreign(tasks[0]) else tasks[0].partition("_")[0]
-    method = "ddpg" if made is None else made.method
-    entry = METHODS[method]
-    if made is None:
-        if transfer not in (None, "none") or snapshot is not None:
-            raise UserError("--scratch: nothing is taken over; leave out --transfer and --snapshot")
-        seeds, transfer, space = tuple((0,) if seeds is None else seeds), "none", NoSkill()
-        run = OffPolicy(spec_of(domain), Extrinsic())
-    else:
-        assert source is not None
-        seeds = made.seeds if seeds is None else tuple(seeds)
-        if other := [seed for seed in seeds if seed not in made.seeds]:
-            raise UserError(f"seed {other[0]} is not in {source}, which has {', '.join(map(str, made.seeds))}")
-        snapshot = find_snapshot(source, seeds, snapshot, planned)
-        transfer = transfer or entry.transfer
-        space = made.run.objective.skills
-        run = dataclasses.replace(
-            made.run,
-            env=spec_of(domain),
-            objective=Extrinsic(space),
-            fits_per_update=1,
-            objective_obs=(),
-            reward_scale=1.0,
-            reward_normalise="none",
-            replay=dataclasses.replace(
-                made.run.replay, capacity=Replay().capacity, released_skill=False, balanced=False
-            ),
-        )
-    check_seeds(seeds)
-    skill = entry.finetune_skill if skill is None else skill
-    choice, interval = resolve_choice(skill, method, made)
-    # A sweep is one of the policy's own actions.
-    warmup = "policy" if isinstance(choice, BestFirst) else "random"
-    run = dataclasses.replace(run, choice=choice, skill_interval=interval, warmup=warmup)
-    if parallel is not None:
-        if parallel < 1:
-            raise UserError(f"--envs {parallel}: at least 1 is needed")
-        run = dataclasses.replace(run, envs=parallel)
-    if precision is not None:
-        run = dataclasses.replace(run, precision=precision)
-    if hidden is not None:
-        if made is not None:
-            raise UserError("--hidden: the networks are as wide as they were pretrained; it is for --scratch")
-        run = with_width(run, hidden)
-    if skill == "meta":
-        run = over_skills(run, space.dim)
-    # As large as the run can fill it.
-    rows = max(-(-steps // interval_of(run) // run.envs), run.replay.nstep + 1)
-    capacity = min(run.replay.capacity, rows * run.envs)
-    run = dataclasses.replace(run, replay=dataclasses.replace(run.replay, capacity=capacity))
-    for setting in settings:
-        run = apply_setting(run, method, setting)
+    method = "ddpg" if pretraining is None else pretraining.method
+    seeds, snapshot, transfer = resolve_source(options, pretraining, planned is not None)
+    skill = METHODS[method].finetune_skill if options.skill is None else options.skill
+    run = changed(tuned_run(domain, pretraining), options, method, skill, pretraining)
     check_run(run)
-    if steps < 0 or 0 < steps <= run.random_steps * interval_of(run):
-        raise UserError(
-            f"--steps {steps:,}: none, or more than the {run.random_steps * interval_of(run):,} in the beginning that "
-            "nothing is learned in (random_steps)"
-        )
-    if transfer not in TRANSFERS:
-        raise unknown("transfer", transfer, TRANSFERS)
-    if steps % interval_of(run):
-        raise UserError(f"--steps {steps}: with --skill meta a multiple of {interval_of(run)}, the steps of a stretch")
-    for name, value in (("--eval-every", eval_every), ("--eval-episodes", eval_episodes)):
-        if value < 1:
-            raise UserError(f"{name} {value}: at least 1 is needed")
-    if final_episodes is None:
-        final_episodes = max(FINAL_EPISODES, eval_episodes)
-    if final_episodes < eval_episodes:
-        raise UserError(
-            f"--final-episodes {final_episodes}: at least the {eval_episodes} of each point of the curve "
-            "(--eval-episodes)"
-        )
+    check_schedule(options, run)
     return Finetuning(
         domain,
         method,
         tasks,
         seeds,
-        steps,
+        options.steps,
         skill,
         transfer,
         run,
         snapshot,
-        made,
-        None if source is None else str(source),
-        eval_every,
-        eval_episodes,
-        final_episodes,
+        pretraining,
+        None if options.run is None else str(options.run),
+        options.eval_every,
+        options.eval_episodes,
+        final_episodes(options),
     )
+
+
+def resolve_source(
+    options: FinetuneOptions, pretraining: Pretraining | None, planned: bool
+) -> tuple[tuple[int, ...], int | None, Transfer]:
+    """Which seeds are taken, after how many steps of pretraining, and what of their networks."""
+    if pretraining is None:
+        if options.transfer not in (None, "none") or options.snapshot is not None:
+            raise UserError("--scratch: nothing is taken over; leave out --transfer and --snapshot")
+        seeds = (0,) if options.seeds is None else tuple(options.seeds)
+        check_seeds(seeds)
+        return seeds, None, "none"
+    assert options.run is not None
+    seeds = pretraining.seeds if options.seeds is None else tuple(options.seeds)
+    if other := [seed for seed in seeds if seed not in pretraining.seeds]:
+        has = ", ".join(map(str, pretraining.seeds))
+        raise UserError(f"seed {other[0]} is not in {options.run}, which has {has}")
+    snapshot = find_snapshot(options.run, seeds, options.snapshot, pretraining if planned else None)
+    check_seeds(seeds)
+    transfer = METHODS[pretraining.method].transfer if options.transfer is None else options.transfer
+    if transfer not in TRANSFERS:
+        raise unknown("transfer", transfer, TRANSFERS)
+    return seeds, snapshot, transfer
+
+
+def tuned_run(domain: str, pretraining: Pretraining | None) -> OffPolicy:
+    """The loop of a pretraining with the task's reward as its objective, or URLB's DDPG."""
+    if pretraining is None:
+        return OffPolicy(spec_of(domain), Extrinsic())
+    before = pretraining.run
+    replay = dataclasses.replace(before.replay, capacity=Replay().capacity, released_skill=False, balanced=False)
+    return dataclasses.replace(
+        before,
+        env=spec_of(domain),
+        objective=Extrinsic(before.objective.skills),
+        fits_per_update=1,
+        objective_obs=(),
+        reward_scale=1.0,
+        reward_normalise="none",
+        replay=replay,
+    )
+
+
+def changed(
+    run: OffPolicy, options: FinetuneOptions, method: str, skill: str, pretraining: Pretraining | None
+) -> OffPolicy:
+    """A run with the changes that options ask for; settings come last."""
+    choice, interval = resolve_choice(skill, method, pretraining)
+    # A sweep is one of the policy's own actions.
+    warmup = "policy" if isinstance(choice, BestFirst) else "random"
+    run = dataclasses.replace(run, choice=choice, skill_interval=interval, warmup=warmup)
+    run = resized(run, options.envs, options.precision)
+    if options.hidden is not None:
+        if pretraining is not None:
+            raise UserError("--hidden: the networks are as wide as they were pretrained; it is for --scratch")
+        run = with_width(run, options.hidden)
+    if skill == "meta":
+        run = over_skills(run, run.objective.skills.dim)
+    # As large as the run can fill it.
+    rows = max(-(-options.steps // interval_of(run) // run.envs), run.replay.nstep + 1)
+    capacity = min(run.replay.capacity, rows * run.envs)
+    run = dataclasses.replace(run, replay=dataclasses.replace(run.replay, capacity=capacity))
+    for setting in settings_of(options.set, EXAMPLE):
+        run = apply_setting(run, method, setting)
+    return run
+
+
+def check_schedule(options: FinetuneOptions, run: OffPolicy) -> None:
+    """Refuses lengths of the run and of its evaluations that do not go together."""
+    steps, interval = options.steps, interval_of(run)
+    if steps < 0 or 0 < steps <= run.random_steps * interval:
+        raise UserError(
+            f"--steps {steps:,}: none, or more than the {run.random_steps * interval:,} in the beginning that "
+            "nothing is learned in (random_steps)"
+        )
+    if steps % interval:
+        raise UserError(f"--steps {steps}: with --skill meta a multiple of {interval}, the steps of a stretch")
+    check_least("--eval-every", options.eval_every)
+    check_least("--eval-episodes", options.eval_episodes)
+    if final_episodes(options) < options.eval_episodes:
+        raise UserError(
+            f"--final-episodes {options.final_episodes}: at least the {options.eval_episodes} of each point of the "
+            "curve (--eval-episodes)"
+        )
+
+
+def final_episodes(options: FinetuneOptions) -> int:
+    """Episodes of the final score: at least as many as of a point of the curve, unless said."""
+    if options.final_episodes is not None:
+        return options.final_episodes
+    return max(FINAL_EPISODES, options.eval_episodes)
 
 
 def load_finetuning(out: Path) -> Finetuning:

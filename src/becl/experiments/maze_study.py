@@ -21,7 +21,7 @@ import io
 import json
 import platform
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,16 +30,27 @@ import numpy as np
 
 from becl.envs import maze
 from becl.errors import UserError, unknown
+from becl.experiments.settings import (
+    Given,
+    Setting,
+    change,
+    check_least,
+    check_once,
+    check_positive,
+    check_seeds,
+    settings_of,
+)
 from becl.learning.onpolicy import OnPolicy
 from becl.learning.ppo import PPO
 from becl.nn.networks import Adam, Network
 from becl.objectives import METHODS, MazeStudy, kinds_of
 from becl.objectives.registry import STUDIED
+from becl.options import MazeOptions
 from becl.runs.checkpoint import Checkpoints
 from becl.runs.folder import named_arrays, place_arrays, read_config, to_csv, write_bytes, write_text
 from becl.runs.progress import say
 from becl.skills import OneHot
-from becl.specs import check_numbers, from_dict, override, to_dict
+from becl.specs import check_numbers, from_dict, to_dict
 
 CHECKPOINT_CYCLES = 100  # A few seconds.
 CHUNK = 25  # Cycles between two reports of progress; also the resolution of learning curves.
@@ -48,6 +59,16 @@ PATHS = 20  # Trajectories a skill in a set, as in the paper's figures.
 STUDIES = ("comparison", "estimates", "temperature", "skills")
 TEMPERATURES = (1.0, 0.5, 0.1, 0.01)
 SKILL_COUNTS = (10, 15, 20, 30)
+DEMO_CYCLES = 800
+PAPER_CYCLES = 2500
+DEFAULT_METHODS = {
+    "demo": ("becl", "diayn"),
+    "comparison": ("becl", "diayn", "dads", "cic"),
+    "estimates": ("becl", "diayn", "dads", "cic"),
+    "temperature": ("becl",),
+    "skills": ("becl", "diayn", "dads"),
+}
+EXAMPLE = "[METHOD:]OPTION=VALUE, for example becl:temperature=0.2"
 WIDE = 5  # Inputs are whitened in mazes wider than this many cells, as the maze study does in the tree.
 
 
@@ -106,8 +127,19 @@ def maze_settings(method: str) -> MazeStudy:
     return STUDIED[method]
 
 
-def make_run(method: str, maze_name: str, skills: int, settings: Iterable[str] = ()) -> OnPolicy:
+def make_run(method: str, maze_name: str, skills: int, settings: Given = ()) -> OnPolicy:
     """A method with the maze study's sizes, changed by settings `[METHOD:]PATH=VALUE`."""
+    run = sized_run(method, maze_name, skills)
+    for setting in settings_of(settings, EXAMPLE):
+        run = apply_setting(run, method, setting)
+    if "episode_length" in {field.name for field in dataclasses.fields(run.objective)}:  # type: ignore[arg-type]
+        objective = dataclasses.replace(run.objective, episode_length=run.env.episode_length)  # type: ignore[type-var]
+        run = dataclasses.replace(run, objective=objective)
+    return run
+
+
+def sized_run(method: str, maze_name: str, skills: int) -> OnPolicy:
+    """A method with the maze study's sizes."""
     entry = maze_settings(method)
     if maze_name not in maze.names():
         raise unknown("maze", maze_name, maze.names())
@@ -123,15 +155,11 @@ def make_run(method: str, maze_name: str, skills: int, settings: Iterable[str] =
         "feature_dim": skills,
         "head": None,
     }
-    objective = entry.objective or METHODS[method].objective
-    known = {f.name for f in dataclasses.fields(objective)}  # type: ignore[arg-type]
-    objective = dataclasses.replace(
-        objective,  # type: ignore[type-var]
-        **{name: value for name, value in sizes.items() if name in known},
-    )
-    run = OnPolicy(
+    objective: Any = entry.objective or METHODS[method].objective
+    known = {field.name for field in dataclasses.fields(objective)}
+    return OnPolicy(
         maze.Maze(maze_name, leak=entry.as_released),
-        objective,
+        dataclasses.replace(objective, **{name: value for name, value in sizes.items() if name in known}),
         PPO(
             network=network,
             entropy_weight=entry.entropy_weight,
@@ -143,37 +171,25 @@ def make_run(method: str, maze_name: str, skills: int, settings: Iterable[str] =
         fit_epochs=entry.fit_epochs,
         balanced=not entry.as_released,
     )
-    for setting in settings:
-        run = apply_setting(run, method, setting)
-    if "episode_length" in known:
-        run = dataclasses.replace(
-            run,
-            objective=dataclasses.replace(run.objective, episode_length=run.env.episode_length),  # type: ignore[type-var]
-        )
-    return run
 
 
-def apply_setting(run: OnPolicy, method: str, setting: str) -> OnPolicy:
-    """One `[METHOD:]PATH=VALUE`; a path into the objective may leave out `objective.`."""
-    path, equals, text = setting.partition("=")
-    target, colon, rest = path.partition(":")
-    if not equals:
-        raise UserError(f"--set {setting!r}: expected [METHOD:]OPTION=VALUE, for example becl:temperature=0.2")
+def apply_setting(run: OnPolicy, method: str, setting: Setting) -> OnPolicy:
+    """A run with one option changed that has no flag of its own; one of another method's is of no concern."""
+    target, colon, path = setting.path.partition(":")
+    own = setting._replace(path=path) if colon else setting
     if colon:
         maze_settings(target)
         if target != method:
             return run
-        path = rest
-    first = path.partition(".")[0]
-    if path in ("env.name", "skills.dim", "objective.skills.dim"):
-        raise UserError(f"--set {setting}: use {'--maze' if path == 'env.name' else '--skills'}")
-    if first in {f.name for f in dataclasses.fields(run)}:
-        return override(run, path, text)
-    options = {f.name for f in dataclasses.fields(run.objective)}  # type: ignore[arg-type]
-    others = [name for name, made in STUDIED.items() if hasattr(made.objective or METHODS[name].objective, first)]
-    if first not in options and others and not colon:
-        raise UserError(f"--set {setting}: {method} has no {first}; name the method, for example {others[0]}:{setting}")
-    return dataclasses.replace(run, objective=override(run.objective, path, text))
+    if own.path in ("env.name", "skills.dim", "objective.skills.dim"):
+        raise UserError(f"--set {setting}: use {'--maze' if own.path == 'env.name' else '--skills'}")
+    known = {field.name for part in (run, run.objective) for field in dataclasses.fields(part)}  # type: ignore
+    if own.first not in known and not colon:
+        others = [n for n, entry in STUDIED.items() if hasattr(entry.objective or METHODS[n].objective, own.first)]
+        if others:
+            example = f"name the method, for example {others[0]}:{setting}"
+            raise UserError(f"--set {setting}: {method} has no {own.first}; {example}")
+    return change(run, own)
 
 
 def check(run: OnPolicy) -> None:
@@ -193,9 +209,7 @@ def check(run: OnPolicy) -> None:
         "network.hidden": min(getattr(run.objective, "network", run.learner.network).hidden, default=1),
         "learner.network.hidden": min(run.learner.network.hidden, default=1),
     }
-    for name, value in positive.items():
-        if not 0 < value < float("inf"):
-            raise UserError(f"{name} {value:g}: must be greater than 0 and finite")
+    check_positive(positive)
     transitions = run.episodes * run.env.episode_length
     for name in ("fit_minibatches", "learner.minibatches"):
         if positive[name] > transitions:
@@ -206,65 +220,68 @@ def check(run: OnPolicy) -> None:
     check_numbers(run)
 
 
-def make_study(
-    kind: str,
-    methods: Sequence[str],
-    maze_name: str | None,
-    skills: int | None,
-    temperature: float | None,
-    seeds: Sequence[int],
-    cycles: int,
-    settings: Sequence[str] = (),
-    mine_iterations: int = 10_000,
-) -> Study:
+def make_study(options: MazeOptions) -> Study:
     """The runs of one of the paper's maze figures, validated."""
-    if kind not in STUDIES:
-        raise unknown("study", kind, STUDIES)
-    if cycles < 1:
-        raise UserError(f"--cycles {cycles}: at least 1 is needed")
-    if not seeds:
-        raise UserError("--seeds: at least one is needed")
-    if repeated := sorted({seed for seed in seeds if list(seeds).count(seed) > 1}):
-        raise UserError(f"--seeds: {', '.join(map(str, repeated))} given more than once")
-    if repeated := sorted({name for name in methods if list(methods).count(name) > 1}):
-        raise UserError(f"--methods: {', '.join(repeated)} given more than once")
+    if options.study not in STUDIES:
+        raise unknown("study", options.study, STUDIES)
+    if options.demo and options.study != "comparison":
+        raise UserError(f"--demo is a comparison: leave out --study {options.study}")
+    methods = options.methods or DEFAULT_METHODS["demo" if options.demo else options.study]
+    cycles = options.cycles if options.cycles is not None else DEMO_CYCLES if options.demo else PAPER_CYCLES
+    check_least("--cycles", cycles)
+    check_seeds(options.seeds)
+    check_once("--methods", methods)
     for name in methods:
         maze_settings(name)
-    if temperature is not None:
-        if not 0 < temperature < float("inf"):
-            raise UserError(f"--temperature {temperature:g}: must be greater than 0 and finite")
-        if kind == "temperature":
-            raise UserError("--temperature: the temperature study has its own, 1, 0.5, 0.1 and 0.01")
-        if not any(name.startswith("becl") for name in methods):
-            raise UserError("--temperature is BeCL's: there is no BeCL among --methods")
+    check_temperature(options, methods)
+    settings = list(settings_of(options.set, EXAMPLE))
     for setting in settings:
-        if ":" in setting and (target := setting.partition(":")[0]) in STUDIED and target not in methods:
+        target, colon, _ = setting.path.partition(":")
+        if colon and target in STUDIED and target not in methods:
             raise UserError(f"--set {setting}: {target} is not among --methods {' '.join(methods)}")
-    if mine_iterations < 1:
-        raise UserError(f"--mine-iterations {mine_iterations}: at least 1 is needed")
+    check_least("--mine-iterations", options.mine_iterations)
+    check_least("--workers", options.workers)
+    runs = study_runs(options, methods, settings)
+    mine_iterations = options.mine_iterations if options.study == "estimates" else 0
+    return Study(options.study, runs, tuple(options.seeds), cycles, mine_iterations)
+
+
+def check_temperature(options: MazeOptions, methods: Sequence[str]) -> None:
+    """Refuses a temperature that none of the methods can use."""
+    if options.temperature is None:
+        return
+    if not 0 < options.temperature < float("inf"):
+        raise UserError(f"--temperature {options.temperature:g}: must be greater than 0 and finite")
+    if options.study == "temperature":
+        raise UserError("--temperature: the temperature study has its own, 1, 0.5, 0.1 and 0.01")
+    if not any(name.startswith("becl") for name in methods):
+        raise UserError("--temperature is BeCL's: there is no BeCL among --methods")
+
+
+def study_runs(options: MazeOptions, methods: Sequence[str], settings: Sequence[Setting]) -> dict[str, OnPolicy]:
+    """The runs of a study by their labels."""
+    maze_name = options.maze
     if maze_name is None:
-        maze_name = "square_tree" if kind == "skills" else "square_a"
-    settings = list(settings)
-    if temperature is not None:
-        settings += [f"{name}:temperature={temperature}" for name in methods if name.startswith("becl")]
+        maze_name = "square_tree" if options.study == "skills" else "square_a"
+    if options.temperature is not None:
+        becl = (name for name in methods if name.startswith("becl"))
+        settings = [*settings, *(Setting(f"{name}:temperature", options.temperature) for name in becl)]
 
-    def run(method: str, count: int | None = None, extra: Sequence[str] = ()) -> OnPolicy:
-        made = make_run(method, maze_name, 10 if count is None else count, [*settings, *extra])
-        check(made)
-        return made
+    def run(method: str, skills: int | None = options.skills, extra: Sequence[Setting] = ()) -> OnPolicy:
+        found = make_run(method, maze_name, 10 if skills is None else skills, [*settings, *extra])
+        check(found)
+        return found
 
-    if kind == "skills":
-        counts = SKILL_COUNTS if skills is None else (skills,)
-        runs = {f"{method}-{count}-skills": run(method, count) for method in methods for count in counts}
-    elif kind == "temperature":
-        runs = {
-            f"{method}-temperature-{value:g}": run(method, skills, [f"temperature={value}"])
+    if options.study == "skills":
+        counts = SKILL_COUNTS if options.skills is None else (options.skills,)
+        return {f"{method}-{count}-skills": run(method, count) for method in methods for count in counts}
+    if options.study == "temperature":
+        return {
+            f"{method}-temperature-{value:g}": run(method, extra=[Setting("temperature", value)])
             for method in methods
             for value in TEMPERATURES
         }
-    else:
-        runs = {method: run(method, skills) for method in methods}
-    return Study(kind, runs, tuple(seeds), cycles, mine_iterations if kind == "estimates" else 0)
+    return {method: run(method) for method in methods}
 
 
 def seed_path(out: Path, label: str, seed: int, suffix: str) -> Path:

@@ -15,7 +15,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +31,7 @@ from becl.envs.external import foreign_parts, foreign_spec, is_foreign, make_for
 from becl.envs.maze_batch import MazeBatch
 from becl.envs.spec import EnvSpec
 from becl.errors import Failed, UserError, unknown
+from becl.experiments.settings import Setting, change, check_least, check_positive, check_seeds, settings_of
 from becl.learning.choice import Prior
 from becl.learning.ddpg import DDPG
 from becl.learning.diagnostics import Watch
@@ -40,6 +41,7 @@ from becl.measure.coverage import Coverage, grid_of
 from becl.nn.networks import Adam, AdamState, Network, Precision
 from becl.objectives import METHODS, kinds_of
 from becl.objectives.extrinsic import Extrinsic
+from becl.options import PretrainOptions
 from becl.plugins import without_plugins
 from becl.runs.callbacks import Callback, listeners
 from becl.runs.checkpoint import Checkpoints
@@ -54,7 +56,16 @@ from becl.skills import Cube, NoSkill, OneHot, Sphere
 from becl.specs import check_numbers, from_dict, override, to_dict
 
 SNAPSHOTS = (100_000, 500_000, 1_000_000, 2_000_000)
-CHECKPOINT_EVERY = 100_000
+CHECKPOINT_EVERY = PretrainOptions.checkpoint_every
+EXAMPLE = "OPTION=VALUE, for example temperature=0.2"
+FLAGS = {
+    "env": "the environment",
+    "objective_obs": "--objective-obs",
+    "skills": "--skills",
+    "envs": "--envs",
+    "precision": "--precision",
+}
+"""What has a flag of its own, and is no setting."""
 
 
 @dataclass(frozen=True)
@@ -80,57 +91,58 @@ class Pretraining:
         return {"command": "pretrain", **{name: value for name, value in to_dict(self).items() if name != "spec"}}
 
 
-def make_pretraining(
-    env: str,
-    method: str = "becl",
-    seeds: Sequence[int] = (0,),
-    steps: int = 2_000_000,
-    *,
-    skills: int | None = None,
-    parallel: int | None = None,
-    hidden: int | None = None,
-    precision: Precision | None = None,
-    objective_obs: str | None = None,
-    normalize_obs: bool = False,
-    settings: Iterable[str] = (),
-    log_every: int | None = 10_000,
-) -> Pretraining:
-    """A run with URLB's sizes, changed by settings `PATH=VALUE`; validated, nothing allocated yet."""
+def make_pretraining(options: PretrainOptions) -> Pretraining:
+    """A run with URLB's sizes, changed by options; validated, nothing allocated yet."""
+    check_least("--checkpoint-every", options.checkpoint_every)
+    if options.method not in METHODS:
+        raise unknown("method", options.method, METHODS)
+    run = changed(published_run(options), options)
+    log_every = options.log_every
     if log_every is None:  # Often enough for a curve.
-        log_every = max(1, min(10_000, steps // 20))
-    if method not in METHODS:
-        raise unknown("method", method, METHODS)
-    spec = spec_of(env)
-    entry = METHODS[method]
-    objective: Any = entry.objective
-    if skills is not None:
-        objective = dataclasses.replace(objective, skills=with_dim(method, objective.skills, skills))
-    run = OffPolicy(
+        log_every = max(1, min(10_000, options.steps // 20))
+    pretraining = Pretraining(options.env, options.method, tuple(options.seeds), options.steps, run, log_every)
+    check(pretraining)
+    return pretraining
+
+
+def published_run(options: PretrainOptions) -> OffPolicy:
+    """A method as it was published, in an environment."""
+    spec, method = spec_of(options.env), METHODS[options.method]
+    objective: Any = method.objective
+    if options.skills is not None:
+        space = with_dim(options.method, objective.skills, options.skills)
+        objective = dataclasses.replace(objective, skills=space)
+    return OffPolicy(
         spec,
         objective,
-        replay=Replay(released_skill=entry.released_skill, balanced=entry.balanced_batches),
-        fits_per_update=entry.fits_per_update,
-        skill_interval=entry.skill_interval,
+        replay=Replay(released_skill=method.released_skill, balanced=method.balanced_batches),
+        fits_per_update=method.fits_per_update,
+        skill_interval=method.skill_interval,
     )
-    if parallel is not None:
-        if parallel < 1:
-            raise UserError(f"--envs {parallel}: at least 1 is needed")
-        run = dataclasses.replace(run, envs=parallel)
-    if precision is not None:
-        run = dataclasses.replace(run, precision=precision)
-    if hidden is not None:
-        run = with_width(run, hidden)
-    if objective_obs is not None:
-        run = dataclasses.replace(run, objective_obs=choose_numbers(objective_obs, parts_of(env), spec.obs_dim))
-    if normalize_obs:
-        run = override(run, "learner.normalize", "true")
-    for setting in settings:
-        run = apply_setting(run, method, setting)
-    if entry.successor_features:
-        run = override(run, "learner.critic_dim", str(run.objective.skills.dim))
-    made = Pretraining(env, method, tuple(seeds), steps, run, log_every)
-    check(made)
-    return made
+
+
+def changed(run: OffPolicy, options: PretrainOptions) -> OffPolicy:
+    """A run with the changes that options ask for; settings come last."""
+    run = resized(run, options.envs, options.precision)
+    if options.hidden is not None:
+        run = with_width(run, options.hidden)
+    if options.objective_obs is not None:
+        numbers = choose_numbers(options.objective_obs, parts_of(options.env), run.env.obs_dim)
+        run = dataclasses.replace(run, objective_obs=numbers)
+    if options.normalize_obs:
+        run = override(run, "learner.normalize", True)
+    for setting in settings_of(options.set, EXAMPLE):
+        run = apply_setting(run, options.method, setting)
+    if METHODS[options.method].successor_features:
+        run = override(run, "learner.critic_dim", run.objective.skills.dim)
+    return run
+
+
+def resized(run: OffPolicy, envs: int | None, precision: Precision | None) -> OffPolicy:
+    """A run with other numbers of environments or another precision, where they are given."""
+    check_least("--envs", envs)
+    given = {"envs": envs, "precision": precision}
+    return dataclasses.replace(run, **{name: value for name, value in given.items() if value is not None})
 
 
 def spec_of(env: str) -> EnvSpec:
@@ -152,10 +164,10 @@ def parts_of(env: str) -> Mapping[str, slice]:
     return {"x": slice(0, 1), "y": slice(1, 2)} if env in maze.names() else envs.DOMAINS[env.partition("_")[0]].parts
 
 
-def choose_numbers(text: str, parts: Mapping[str, slice], count: int) -> tuple[int, ...]:
-    """`0:2`, `0,3,7`, or names of parts; several of them with commas."""
+def choose_numbers(given: str | Sequence[int], parts: Mapping[str, slice], count: int) -> tuple[int, ...]:
+    """Numbers of an observation: given as they are, or as `0:2`, `0,3,7` or names of parts, several with commas."""
     chosen: list[int] = []
-    for word in text.split(","):
+    for word in given.split(",") if isinstance(given, str) else []:
         word = word.strip()
         low, colon, high = word.partition(":")
         if word in parts:
@@ -166,7 +178,10 @@ def choose_numbers(text: str, parts: Mapping[str, slice], count: int) -> tuple[i
             chosen += range(int(low or 0), int(high or count))
         else:
             raise unknown("part of the observation", word, [*parts, f"numbers 0 to {count - 1}", "ranges such as 0:2"])
-    if not chosen or max(chosen) >= count:
+    if not isinstance(given, str):
+        chosen = list(given)
+    if not chosen or min(chosen) < 0 or max(chosen) >= count:
+        text = given if isinstance(given, str) else ",".join(map(str, given))
         raise UserError(f"--objective-obs {text}: an observation has numbers 0 to {count - 1}")
     return tuple(dict.fromkeys(chosen))
 
@@ -190,8 +205,7 @@ def with_dim(method: str, space: Any, dim: int) -> Any:
 
 def with_width(run: OffPolicy, hidden: int) -> OffPolicy:
     """All networks of a run with hidden layers of one width, for machines without a GPU."""
-    if hidden < 1:
-        raise UserError(f"--hidden {hidden}: at least 1 is needed")
+    check_least("--hidden", hidden)
     changes: dict[str, Any] = {}
     for field in dataclasses.fields(run.objective):  # type: ignore[arg-type]
         value = getattr(run.objective, field.name)
@@ -200,52 +214,32 @@ def with_width(run: OffPolicy, hidden: int) -> OffPolicy:
         elif field.name == "head" and value is not None:
             changes[field.name] = (hidden,) * len(value)
     objective = dataclasses.replace(run.objective, **changes)  # type: ignore[type-var]
-    return override(dataclasses.replace(run, objective=objective), "learner.hidden", str(hidden))
+    return override(dataclasses.replace(run, objective=objective), "learner.hidden", hidden)
 
 
-def apply_setting(run: OffPolicy, method: str, setting: str) -> OffPolicy:
-    """One `PATH=VALUE`; a path into the objective may leave out `objective.`."""
-    path, equals, text = setting.partition("=")
-    if not equals:
-        raise UserError(f"--set {setting!r}: expected OPTION=VALUE, for example temperature=0.2")
-    first = path.partition(".")[0]
-    reserved = {
-        "env": "the environment",
-        "objective_obs": "--objective-obs",
-        "skills": "--skills",
-        "envs": "--envs",
-        "precision": "--precision",
-    }
-    if first in reserved or path.startswith("objective.skills"):
-        raise UserError(f"--set {setting}: use {reserved.get(first, '--skills')}")
-    own = [field.name for field in dataclasses.fields(run) if field.name not in reserved]
+def apply_setting(run: OffPolicy, method: str, setting: Setting) -> OffPolicy:
+    """A run with one option changed that has no flag of its own."""
+    if setting.first in FLAGS or setting.path.startswith("objective.skills"):
+        raise UserError(f"--set {setting}: use {FLAGS.get(setting.first, '--skills')}")
+    own = [field.name for field in dataclasses.fields(run) if field.name not in FLAGS]
     options = [field.name for field in dataclasses.fields(run.objective)]  # type: ignore[arg-type]
-    if first in own:
-        return override(run, path, text)
-    if first not in options:
-        raise unknown(f"option of {method}", first, [name for name in options if name != "skills"] + own)
-    return dataclasses.replace(run, objective=override(run.objective, path, text))
+    if setting.first not in (*own, *options):
+        raise unknown(f"option of {method}", setting.first, [name for name in options if name != "skills"] + own)
+    return change(run, setting)
 
 
-def check(made: Pretraining) -> None:
+def check(pretraining: Pretraining) -> None:
     """Refuses values that no run can use."""
-    run = made.run
-    check_seeds(made.seeds)
-    if made.steps <= run.random_steps:
+    run = pretraining.run
+    check_seeds(pretraining.seeds)
+    if pretraining.steps <= run.random_steps:
         raise UserError(
-            f"--steps {made.steps:,}: must be more than the {run.random_steps:,} random steps in the beginning "
+            f"--steps {pretraining.steps:,}: must be more than the {run.random_steps:,} random steps in the beginning "
             "(random_steps)"
         )
-    if made.log_every < 1:
-        raise UserError(f"--log-every {made.log_every}: must be greater than 0 and finite")
+    if pretraining.log_every < 1:
+        raise UserError(f"--log-every {pretraining.log_every}: must be greater than 0 and finite")
     check_run(run)
-
-
-def check_seeds(seeds: Sequence[int]) -> None:
-    if not seeds:
-        raise UserError("--seeds: at least one is needed")
-    if repeated := sorted({seed for seed in seeds if seeds.count(seed) > 1}):
-        raise UserError(f"--seeds: {', '.join(map(str, repeated))} given more than once")
 
 
 def check_run(run: OffPolicy) -> None:
@@ -272,9 +266,7 @@ def check_run(run: OffPolicy) -> None:
             positive[f"{field.name}.learning_rate"] = value.learning_rate
         elif field.name == "head" and value is not None:
             positive["head"] = min(value, default=1)
-    for name, value in positive.items():
-        if not 0 < value < float("inf"):
-            raise UserError(f"{name} {value:g}: must be greater than 0 and finite")
+    check_positive(positive)
     if not 0 <= run.random_steps < float("inf"):
         raise UserError(f"random_steps {run.random_steps}: must not be negative")
     if isinstance(learner, DDPG) and not 0 <= learner.stddev < float("inf"):

@@ -251,9 +251,8 @@ def check_method(name: str, method: Method) -> None:
     if not isinstance(method, Method):
         raise UserError(f"method {name!r}: expected Method(objective, kind, summary), not {type(method).__name__}")
     if name in METHODS and not is_rerun(type(METHODS[name].objective), type(method.objective)):
-        raise UserError(
-            f"method {name!r}: the name is taken by {ORIGINS[name].word if name in ORIGINS else 'becl itself'}; choose another"
-        )
+        owner = ORIGINS[name].word if name in ORIGINS else "becl itself"
+        raise UserError(f"method {name!r}: the name is taken by {owner}; choose another")
     hints = get_type_hints(Method)
     for option in ("kind", "transfer"):
         if getattr(method, option) not in get_args(hints[option]):

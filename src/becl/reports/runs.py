@@ -578,10 +578,11 @@ def _usual(method: str) -> Json:
     """A method's defaults by path; of an unknown method only those of finetuning."""
     from becl.experiments.pretraining import make_pretraining
     from becl.objectives import METHODS
+    from becl.options import PretrainOptions
 
     if method not in METHODS:
         return USUAL
-    config = json.loads(json.dumps(make_pretraining("walker", method).config()))
+    config = json.loads(json.dumps(make_pretraining(PretrainOptions("walker", method)).config()))
     finetuning = {"skill": METHODS[method].finetune_skill, "transfer": METHODS[method].transfer}
     return options_of({"run": config["run"], "pretraining": config}) | finetuning | USUAL
 

@@ -47,6 +47,7 @@ from becl.reports.runs import (
     sorted_tasks,
     summarise,
 )
+from becl.runs.metrics import run_labels
 from becl.runs.progress import clock, counted
 from becl.views import figures
 

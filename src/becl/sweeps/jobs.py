@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from becl import plugins
+
 BEAT = 2.0  # Seconds between two renewals of the status.
 SILENT = 15.0  # Seconds after which a process that does not renew it is taken for dead.
 PATIENCE = 120.0  # Seconds that a job waits for the process that had it before.

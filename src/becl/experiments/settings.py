@@ -1,0 +1,77 @@
+"""Checks and changes of options that all experiments share."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from becl.errors import UserError
+from becl.specs import override, shown
+
+Run = TypeVar("Run")
+
+
+class Setting(NamedTuple):
+    """An option that has no flag of its own, and its value: text, or of a type already."""
+
+    path: str
+    value: Any
+
+    def __str__(self) -> str:
+        return f"{self.path}={shown(self.value)}"
+
+    @property
+    def first(self) -> str:
+        """The first name of the path."""
+        return self.path.partition(".")[0]
+
+
+Given = Mapping[str, Any] | Sequence[str | Setting]
+"""Settings as they are given: a mapping from paths to values, or one after another."""
+
+
+def settings_of(given: Given, example: str) -> Iterator[Setting]:
+    """Settings one by one; `example` is shown where a text is not `PATH=VALUE`."""
+    if isinstance(given, Mapping):
+        yield from (Setting(path, value) for path, value in given.items())
+        return
+    for one in given:
+        if isinstance(one, Setting):
+            yield one
+            continue
+        path, equals, value = one.partition("=")
+        if not equals:
+            raise UserError(f"--set {one!r}: expected {example}")
+        yield Setting(path, value)
+
+
+def change(run: Run, setting: Setting) -> Run:
+    """A run with one option changed: its own, or its objective's, whose path may leave out `objective.`."""
+    if setting.first in {field.name for field in dataclasses.fields(run)}:  # type: ignore[arg-type]
+        return override(run, *setting)
+    objective = override(run.objective, *setting)  # type: ignore[attr-defined]
+    return dataclasses.replace(run, objective=objective)  # type: ignore[type-var]
+
+
+def check_positive(values: Mapping[str, int | float]) -> None:
+    """Refuses numbers that are not above 0, by the names of their options."""
+    for name, value in values.items():
+        if not 0 < value < float("inf"):
+            raise UserError(f"{name} {value:g}: must be greater than 0 and finite")
+
+
+def check_least(option: str, value: int | None, least: int = 1) -> None:
+    """Refuses a count that is too small; None leaves it to its default."""
+    if value is not None and value < least:
+        raise UserError(f"{option} {value}: at least {least} is needed")
+
+
+def check_once(option: str, values: Sequence[Any]) -> None:
+    """Refuses values that are given more than once."""
+    if repeated := sorted({value for value in values if list(values).count(value) > 1}):
+        raise UserError(f"{option}: {', '.join(map(str, repeated))} given more than once")
+
+
+def check_seeds(seeds: Sequence[int]) -> None:
+    if not seeds:
+        raise UserError("--seeds: at least one is needed")
+    check_once("--seeds", seeds)
