@@ -29,8 +29,9 @@ from becl.experiments import finetuning, pretraining
 from becl.experiments.evaluation import Evaluation
 from becl.experiments.finetuning import Finetuning, Transfer, load_finetuning, make_finetuning
 from becl.experiments.pretraining import Pretraining, load_pretraining, make_pretraining
-from becl.export.files import ExportCommand, export_command, find_policy
+from becl.export.find import Policy, find_policy
 from becl.export.policy import Skill, fold
+from becl.export.write import export_policy
 from becl.nn.networks import Precision
 from becl.runs.callbacks import Callback, Row
 from becl.runs.folder import folder_name, kept_snapshots, open_folder, read_config
@@ -92,7 +93,7 @@ class Run:
 
     def skill(self, which: Which = None, *, seed: int | None = None, snapshot: int | None = None) -> Skill:
         """The policy of one skill; of the first seed and the last snapshot by default."""
-        return to_skill(ExportCommand(self.folder, Path(), to_text(which), seed, snapshot))
+        return to_skill(find_policy(self.folder, to_text(which), seed, snapshot))
 
     def export(
         self,
@@ -104,7 +105,8 @@ class Run:
         force: bool = False,
     ) -> Path:
         """Writes the policy of one skill as .npz, .safetensors or .onnx."""
-        return export(ExportCommand(self.folder, Path(out), to_text(which), seed, snapshot, force=force))
+        export_policy(self.folder, Path(out), to_text(which), seed, snapshot, force=force)
+        return Path(out)
 
 
 @dataclass(frozen=True)
@@ -152,13 +154,14 @@ class Finetuned:
 
     def policy(self, task: str | None = None, *, seed: int | None = None, which: Which = None) -> Skill:
         """The policy that has learned a task; which skill only where all were tried."""
-        return to_skill(ExportCommand(self.folder, Path(), to_text(which), seed, task=task))
+        return to_skill(find_policy(self.folder, to_text(which), seed, task=task))
 
     def export(
         self, out: Place, task: str | None = None, *, seed: int | None = None, which: Which = None, force: bool = False
     ) -> Path:
         """Writes the policy that has learned a task as .npz, .safetensors or .onnx."""
-        return export(ExportCommand(self.folder, Path(out), to_text(which), seed, task=task, force=force))
+        export_policy(self.folder, Path(out), to_text(which), seed, task=task, force=force)
+        return Path(out)
 
 
 def pretrain(
@@ -401,9 +404,8 @@ def to_text(which: Which) -> str | None:
     return None if which is None else str(which) if isinstance(which, int | np.integer) else listed(list(which))
 
 
-def to_skill(command: ExportCommand) -> Skill:
-    """The policy that a command names as a function of the environment's own observations."""
-    found = find_policy(command)
+def to_skill(found: Policy) -> Skill:
+    """A policy as a function of the environment's own observations."""
     env = found.about["env"]
     to_vector: Callable[[Any], np.ndarray] | None = None
     to_action: Callable[[np.ndarray], np.ndarray] | None = None
@@ -412,13 +414,6 @@ def to_skill(command: ExportCommand) -> Skill:
         batch.close()
         to_vector, to_action = batch.layout.one, batch.to_action
     return Skill(fold(found.actor, found.skill), found.about, to_vector, to_action)
-
-
-def export(command: ExportCommand) -> Path:
-    with told(quiet=True):
-        if export_command(command):
-            raise Failed(f"actions of {command.out} differ from the run's; nothing is left")
-    return command.out
 
 
 @contextlib.contextmanager

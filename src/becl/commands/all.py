@@ -13,7 +13,7 @@ from becl.commands.doctor import DoctorCommand, doctor_command
 from becl.commands.plugins import missing_plugin, without_plugins
 from becl.errors import UserError
 from becl.experiments.evaluation import EvaluateCommand, evaluate_command
-from becl.export.files import ExportCommand, export_command
+from becl.export.command import ExportCommand, export_command
 from becl.reports.page import ReportCommand, report_command
 from becl.runs.provenance import COMMAND
 from becl.sweeps.run import SweepCommand, sweep_command
