@@ -330,9 +330,9 @@ class TestFormats:
         np.testing.assert_allclose(act(observations()[0]), expected[0], atol=1e-5)
 
     def test_onnx_is_the_policy(self, becl, written):
-        (actions,) = ReferenceEvaluator(str(written["onnx"])).run(None, {"observation": observations()})
+        found: Any = ReferenceEvaluator(str(written["onnx"])).run(None, {"observation": observations()})
         expected = network(snapshot_actor(becl, 3), np.eye(4)[2], observations())
-        np.testing.assert_allclose(actions, expected, atol=1e-5)
+        np.testing.assert_allclose(found[0], expected, atol=1e-5)
 
     @pytest.mark.parametrize("whitened", [False, True])
     def test_onnx_is_the_formula(self, tmp_path, whitened):

@@ -3,6 +3,7 @@
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +28,7 @@ WHITENING = (
     ("Div", ("obs.centred", "obs.std"), "obs.scaled"),
     ("Clip", ("obs.scaled", "obs.low", "obs.high"), "obs"),
 )
-SETTINGS = {"LayerNormalization": {"epsilon": 1e-5}}
+SETTINGS: dict[str, dict[str, Any]] = {"LayerNormalization": {"epsilon": 1e-5}}
 OPSET = 17  # The first with LayerNormalization.
 IR_VERSION = 8  # Of the same release of ONNX.
 
@@ -80,7 +81,7 @@ def load_onnx(path: Path) -> Act:
     session = ReferenceEvaluator(model)
 
     def act(obs: np.ndarray) -> np.ndarray:
-        (action,) = session.run(["action"], {"observation": np.asarray(obs, np.float32)})  # type: ignore[misc]
-        return action
+        found: Any = session.run(["action"], {"observation": np.asarray(obs, np.float32)})
+        return found[0]
 
     return act
