@@ -4,8 +4,8 @@
     python -m benchmarks.chaos --kills 200 --seed 1
 
 More than half of the kills wait until a checkpoint is being written. Networks, metrics and scores must be equal to the
-bit, but for columns that a clock decides. Exit code 1 where anything differs, a checkpoint is found damaged, or a run
-does not go on.
+bit, but for columns that a clock decides, and so must the curves that TensorBoard shows. Exit code 1 where anything
+differs, a checkpoint is found damaged, or a run does not go on.
 """
 
 import argparse
@@ -26,6 +26,8 @@ from typing import Any
 
 import numpy as np
 import safetensors.numpy
+
+from tests.event_files import curves
 
 SMALL = ("batch=16", "random_steps=40")
 # What a clock decides.
@@ -182,6 +184,9 @@ def contents(out: Path) -> dict[str, Any]:
             with path.open() as file:
                 rows = [{k: v for k, v in row.items() if k not in TIMES} for row in csv.DictReader(file)]
             found[name] = rows
+        elif path.parent.name == "tensorboard":
+            shown = [(step, {tag: x for tag, x in values.items() if tag not in TIMES}) for step, values in curves(path)]
+            found[name] = repr(shown)  # In which NaN is NaN.
         elif re.fullmatch(r"(seed-\d+|result)\.json", path.name):
             found[name] = {k: v for k, v in json.loads(path.read_text()).items() if k not in TIMES}
         elif path.suffix in (".part", ".checkpoint") or path.name in ("checkpoint", "lock"):

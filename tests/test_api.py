@@ -18,6 +18,7 @@ import becl
 from becl.commands.cli import main
 from becl.envs import external as foreign
 from becl.experiments.pretraining import load_snapshot, snapshot_path
+from becl.export.files import load_policy
 from becl.export.policy import fold, numpy_policy
 
 SETTINGS = ["batch=16", "random_steps=40", "replay.capacity=400"]
@@ -143,10 +144,8 @@ class TestSkill:
 
     @pytest.mark.parametrize("kind", ["npz", "safetensors", "onnx"])
     def test_exported_it_acts_the_same(self, run, tmp_path, kind):
-        from becl.export.files import load_onnx, load_policy
-
         path = run.export(tmp_path / f"skill.{kind}", 1)
-        act = load_onnx(path) if kind == "onnx" else load_policy(path)
+        act = load_policy(path)
         obs = np.random.default_rng(1).normal(size=(4, 3)).astype(np.float32) * 3
         mean = act(obs)
         expected = np.stack([3 + mean[:, 0], -0.5 + 0.5 * mean[:, 1]], 1)

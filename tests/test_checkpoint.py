@@ -1,5 +1,6 @@
 """Checkpoints as files: what is written comes back, what is damaged is never used, and nothing in them is run."""
 
+import contextlib
 import errno
 import hashlib
 import io
@@ -21,7 +22,7 @@ from becl.commands.cli import main
 from becl.errors import UserError
 from becl.runs import checkpoint as checkpoint_file
 from becl.runs.checkpoint import FORMAT, HEADER, Checkpoints, Saver
-from becl.runs.events import EventWriter
+from becl.runs.log import Log
 
 IDENTITY = {"command": "pretrain", "steps": 100, "run": {"hidden": 8}}
 LARGE = 10**6
@@ -531,15 +532,17 @@ NOT_EVENTS = ["../victim", "/etc/passwd", "..", "", "victim", "events.out.tfeven
 
 
 @pytest.mark.parametrize("name", NOT_EVENTS)
-def test_only_events_are_cut_back(name, tmp_path):
-    """A checkpoint says in which file of events a run goes on."""
-    folder, victim = tmp_path / "events", tmp_path / "victim"
-    folder.mkdir()
+def test_files_that_an_older_checkpoint_names_are_left_alone(name, tmp_path):
+    """Checkpoints used to say in which file of events a run goes on."""
+    folder, victim = tmp_path / "tensorboard" / "seed-0", tmp_path / "tensorboard" / "victim"
+    with contextlib.closing(Log(tmp_path, [{"seed": 0}], envs=1, every=10)) as log:
+        arrays, about = log.get_state()
+    before = {path: path.read_bytes() for path in folder.iterdir()}
     for path in (victim, folder / "victim"):
         path.write_text("precious")
-    with pytest.raises(UserError, match="no name of an events file"):
-        EventWriter(folder, (name, 0))
+    Log(tmp_path, [{"seed": 0}], envs=1, every=10, resume=(arrays, about | {"events": [[name, 0]]})).close()
     assert {victim.read_text(), (folder / "victim").read_text()} == {"precious"}
+    assert {path: path.read_bytes() for path in before} == before
 
 
 # --- The thread -------------------------------------------------------------------------------------------------------

@@ -134,7 +134,7 @@ class TestCommand:
 
 def test_imports_are_light():
     heavy = "{'jax', 'mujoco', 'matplotlib', 'dm_control'}"
-    code = f"import sys, becl.commands.doctor, becl.export.files; print({heavy} & {{*sys.modules}})"
+    code = f"import sys, becl.commands.doctor, becl.export.command; print({heavy} & {{*sys.modules}})"
     assert subprocess.run(python(code), capture_output=True, text=True, check=True).stdout == "set()\n"
 
 
@@ -263,8 +263,8 @@ class TestPackages:
         monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
         lines = doctor.check_extras()
         assert {line.status for line in lines} == {"note"}
-        assert [line.advice for line in lines] == ["pip install 'becl[ray]'", "pip install 'becl[wandb]'",
-                                                   "apt install chromium"]  # fmt: skip
+        assert [line.advice for line in lines] == ["pip install 'becl[onnx]'", "pip install 'becl[ray]'",
+                                                   "pip install 'becl[wandb]'", "apt install chromium"]  # fmt: skip
         monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: name)
         monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/bin/{name}")
         assert {line.status for line in doctor.check_extras()} == {"ok"}

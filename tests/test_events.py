@@ -1,15 +1,17 @@
 """Event files against a naive decoder, published checksums and bytes that TensorBoard wrote."""
 
 import math
-import struct
-from pathlib import Path
-from typing import Any
+import os
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
+from event_files import curves, decoded, naive_crc32c
 
 from becl.runs import events
-from becl.runs.events import EventWriter, crc32c
+from becl.runs.events import EventWriter
 
 TIME = 1700000000.25
 
@@ -29,69 +31,8 @@ GOLDEN = [
     ),
     (0, {"a": 0.0}, "1500000000000000d6ab6b2b0900001040fc54d9412a0a0a080a01611500000000f3c606a7"),
 ]
-
-
-def naive_crc32c(data: bytes) -> int:
-    """Bit by bit, the highest first, with the polynomial as the standard prints it."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= int(f"{byte:08b}"[::-1], 2) << 24
-        for _ in range(8):
-            crc = (crc << 1) ^ 0x11EDC6F41 if crc & 0x80000000 else crc << 1
-    return int(f"{crc ^ 0xFFFFFFFF:032b}"[::-1], 2)
-
-
-def records(path: Path) -> list[bytes]:
-    """The data of each record, after checking both checksums."""
-    rest, found = path.read_bytes(), []
-    while rest:
-        length, of_length = struct.unpack("<QI", rest[:12])
-        data, (of_data,) = rest[12 : 12 + length], struct.unpack("<I", rest[12 + length : 16 + length])
-        for checked, stored in ((rest[:8], of_length), (data, of_data)):
-            crc = (stored - 0xA282EAD8) % 2**32
-            assert (crc << 15 | crc >> 17) % 2**32 == naive_crc32c(checked)
-        found.append(data)
-        rest = rest[16 + length :]
-    return found
-
-
-def varint(data: bytes) -> tuple[int, bytes]:
-    """The number at the beginning, and what follows it."""
-    size = next(i for i, byte in enumerate(data) if byte < 128) + 1
-    return sum((byte % 128) * 128**i for i, byte in enumerate(data[:size])), data[size:]
-
-
-def fields(data: bytes) -> list[tuple[int, Any]]:
-    """Field numbers and values of one message."""
-    found = []
-    while data:
-        key, data = varint(data)
-        field, wire = divmod(key, 8)
-        if wire == 0:
-            value, data = varint(data)
-        elif wire == 2:
-            size, data = varint(data)
-            value, data = data[:size], data[size:]
-        else:
-            size, form = {1: (8, "<d"), 5: (4, "<f")}[wire]
-            (value,), data = struct.unpack(form, data[:size]), data[size:]
-        found.append((field, value))
-    return found
-
-
-def decoded(path: Path) -> list[tuple[float, int, dict[str, float]]]:
-    """Time, step and values of each event after the version."""
-    version, *rest = records(path)
-    assert dict(fields(version))[3] == b"brain.Event:2"
-    found = []
-    for record in rest:
-        event = dict(fields(record))
-        step = event.get(2, 0)
-        values = [dict(fields(value)) for _, value in fields(event[5])]
-        assert all(set(value) == {1, 2} for value in values)
-        named = {value[1].decode(): value[2] for value in values}
-        found.append((event[1], step - 2**64 if step >= 2**63 else step, named))
-    return found
+SESSION = "0f000000000000006d532b090900001040fc54d94110153a0208010e937c4c"
+"""The beginning of a session at step 21."""
 
 
 @pytest.mark.parametrize(
@@ -106,8 +47,8 @@ def decoded(path: Path) -> list[tuple[float, int, dict[str, float]]]:
         (bytes(range(31, -1, -1)), 0x113FDB5C),
     ],
 )
-def test_crc32c_gives_the_published_values(data, crc):
-    assert crc32c(data) == naive_crc32c(data) == crc
+def test_the_decoders_crc32c_gives_the_published_values(data, crc):
+    assert naive_crc32c(data) == crc
 
 
 @pytest.mark.parametrize(("step", "values", "golden"), GOLDEN)
@@ -125,13 +66,13 @@ def test_steps_tags_and_values_come_back(tmp_path, step):
         writer.scalars(step, values, time=TIME)
         writer.scalars(step, {}, time=-TIME)
     rounded = {tag: float(np.float32(value)) for tag, value in values.items()}
-    assert decoded(writer.path) == [(TIME, step, rounded), (-TIME, step, {})]
+    assert decoded(writer.path) == [(TIME, step, rounded, False), (-TIME, step, {}, False)]
 
 
 def test_values_that_are_not_finite_are_written(tmp_path):
     with EventWriter(tmp_path) as writer:
         writer.scalars(1, {"nan": math.nan, "inf": math.inf, "large": 1e39, "small": -1e39})
-    [(_, _, values)] = decoded(writer.path)
+    [(_, _, values, _)] = decoded(writer.path)
     assert math.isnan(values.pop("nan"))
     assert values == {"inf": math.inf, "large": math.inf, "small": -math.inf}
 
@@ -141,7 +82,7 @@ def test_a_reader_sees_an_event_at_once(tmp_path):
         assert decoded(writer.path) == []
         for step in range(3):
             writer.scalars(step, {"reward": 2.0 * step}, time=TIME)
-            assert decoded(writer.path)[-1] == (TIME, step, {"reward": 2.0 * step})
+            assert decoded(writer.path)[-1] == (TIME, step, {"reward": 2.0 * step}, False)
 
 
 def test_opening_again_makes_another_file(tmp_path):
@@ -151,4 +92,76 @@ def test_opening_again_makes_another_file(tmp_path):
             writer.scalars(step, {"reward": 1.0})
     files = sorted(folder.iterdir())
     assert all("tfevents" in file.name for file in files)
-    assert [[step for _, step, _ in decoded(file)] for file in files] == [[0], [1], [2]]
+    assert [[event.step for event in decoded(file)] for file in files] == [[0], [1], [2]]
+
+
+# --- Going on ---------------------------------------------------------------------------------------------------------
+
+
+def rows(*steps: int) -> list[tuple[int, dict[str, float]]]:
+    return [(step, {"reward": float(step)}) for step in steps]
+
+
+def write(folder, *steps: int, purge_step: int | None = None) -> EventWriter:
+    with EventWriter(folder, purge_step) as writer:
+        for step in steps:
+            writer.scalars(step, {"reward": float(step)})
+    return writer
+
+
+def test_a_purge_step_drops_what_older_files_hold_from_there(tmp_path):
+    write(tmp_path, 10, 20, 30)
+    write(tmp_path, purge_step=21)
+    assert curves(tmp_path) == rows(10, 20)
+    write(tmp_path, 30, 40, purge_step=21)
+    assert curves(tmp_path) == rows(10, 20, 30, 40)
+    write(tmp_path, 10, purge_step=1)
+    assert curves(tmp_path) == rows(10)
+
+
+def test_the_marks_are_tensorboards_to_the_byte(tmp_path, monkeypatch):
+    monkeypatch.setattr(events, "now", lambda: TIME)
+    assert write(tmp_path, purge_step=21).path.read_bytes().hex() == VERSION + 2 * SESSION
+
+
+def test_files_sort_in_the_order_of_writing_whatever_the_clock_says(tmp_path, monkeypatch):
+    """Another machine may go on with a run, with a clock that is behind and a name that comes earlier."""
+    for clock, host in ((TIME, "z"), (TIME, "a"), (TIME - 3600, "m"), (TIME + 9, "a")):
+        monkeypatch.setattr(events, "now", lambda clock=clock: clock)
+        monkeypatch.setattr(events.socket, "gethostname", lambda host=host: host)
+        last = write(tmp_path, 10, purge_step=10)
+        assert last.path == max(tmp_path.iterdir())
+    assert len([*tmp_path.iterdir()]) == 4
+    assert curves(tmp_path) == rows(10)
+
+
+@pytest.mark.parametrize("lost", range(1, 60))
+def test_a_file_that_was_cut_off_anywhere_is_read_up_to_there(tmp_path, lost):
+    path = write(tmp_path, 10, 20).path
+    data = path.read_bytes()
+    path.write_bytes(data[:-lost])
+    size = (len(data) - len(bytes.fromhex(VERSION))) // 2
+    kept = 1 if lost <= size else 0
+    assert curves(tmp_path) == rows(10)[:kept]
+    write(tmp_path, 20, purge_step=11)
+    assert curves(tmp_path) == [*rows(10)[:kept], *rows(20)]
+
+
+def test_a_killed_process_leaves_all_it_has_written(tmp_path):
+    """Without closing anything, and with no time to."""
+    code = """
+from pathlib import Path
+import itertools, sys
+from becl.runs.events import EventWriter
+writer = EventWriter(Path(sys.argv[1]))
+for step in itertools.count(1):
+    writer.scalars(step, {"reward": float(step)})
+    print(step, flush=True)
+"""
+    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    said = [int(process.stdout.readline()) for _ in range(100)]
+    os.kill(process.pid, signal.SIGKILL)
+    said += [int(line) for line in process.communicate()[0].splitlines()]
+    assert curves(tmp_path)[: len(said)] == rows(*said)
+    assert said[-1] <= curves(tmp_path)[-1][0] <= said[-1] + 1

@@ -2,24 +2,28 @@
 
 import errno
 import functools
-import inspect
 import json
 import os
 import re
 import shutil
-import struct
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import onnx
 import pytest
 import safetensors
 import safetensors.numpy
+from onnx import numpy_helper
+from onnx.reference import ReferenceEvaluator
 
-from becl.commands.cli import parse_options
+from becl.commands.cli import main
+from becl.commands.export import run as export
+from becl.commands.parse import parse_options
 from becl.errors import UserError
 from becl.experiments.finetuning import lane_keys, load_learners, make_finetuning, prepared, save_policies
 from becl.experiments.pretraining import (
@@ -30,14 +34,15 @@ from becl.experiments.pretraining import (
     seed_keys,
     snapshot_path,
 )
-from becl.export import files as export_file
-from becl.export.files import ExportCommand, export_command, load_policy
+from becl.export import files, write
+from becl.export.files import FORMATS, load_policy
+from becl.export.policy import numpy_policy
 from becl.learning.ddpg import Actor
 from becl.learning.offpolicy import programs
 from becl.measure.skills import skills_of
 from becl.nn.networks import Linear, Trunk, computing
 from becl.objectives import METHODS
-from becl.options import FinetuneOptions, PretrainOptions
+from becl.options import ExportOptions, FinetuneOptions, PretrainOptions
 from becl.runs.folder import named_arrays, open_folder
 from becl.skills import OneHot
 
@@ -111,7 +116,7 @@ def random_skill(becl, runs) -> Path:
 
 def export(*words: Any) -> int:
     """The command as it is typed."""
-    return export_command(parse_options(ExportCommand, "export", [str(word) for word in words]))
+    return export(parse_options(ExportOptions, "export", [str(word) for word in words]))
 
 
 def refused(*words: Any) -> str:
@@ -285,7 +290,7 @@ class TestFinetuned:
 def written(becl, tmp_path_factory) -> dict[str, Path]:
     """Skill 2 of seed 3 in every format."""
     folder = tmp_path_factory.mktemp("written")
-    files = {kind: folder / f"policy.{kind}" for kind in export_file.FORMATS}
+    files = {kind: folder / f"policy.{kind}" for kind in FORMATS}
     for kind, path in files.items():
         assert export(becl, "--skill", 2, "--format", kind, "--out", path) == 0
     assert sorted(folder.iterdir()) == sorted(files.values())
@@ -329,7 +334,6 @@ class TestFormats:
         """The code in docs/export.md, run as it stands there."""
         page = (Path(__file__).parents[1] / "docs" / "export.md").read_text()
         (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-        assert inspect.getsource(load_policy) in code
         names: dict[str, Any] = {}
         exec(compile(code, "docs/export.md", "exec"), names)
         act = names["load_policy"](written[kind])
@@ -338,25 +342,46 @@ class TestFormats:
         np.testing.assert_allclose(act(observations()[0]), expected[0], atol=1e-5)
 
     def test_onnx_is_the_policy(self, becl, written):
-        model = Model(written["onnx"].read_bytes())
+        found: Any = ReferenceEvaluator(str(written["onnx"])).run(None, {"observation": observations()})
         expected = network(snapshot_actor(becl, 3), np.eye(4)[2], observations())
-        np.testing.assert_allclose(model.run(observations()), expected, atol=1e-5)
+        np.testing.assert_allclose(found[0], expected, atol=1e-5)
+
+    @pytest.mark.parametrize("whitened", [False, True])
+    def test_onnx_is_the_formula(self, tmp_path, whitened):
+        """Also with observations whitened, some of them beyond where they are cut off."""
+        rng = np.random.default_rng(1)
+        shapes = {"trunk.weight": (3, 8), "hidden.weight": (8, 8), "out.weight": (8, 2), "out.bias": (2,)}
+        shapes |= dict.fromkeys(("trunk.bias", "norm.gain", "norm.shift", "hidden.bias"), (8,))
+        arrays = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+        obs = seen = (3 * rng.normal(size=(20, 3))).astype(np.float32)
+        if whitened:
+            mean, std = np.array([0.5, -1, 2], np.float32), np.array([0.1, 1, 4], np.float32)
+            arrays |= {"obs.mean": mean, "obs.std": std}
+            seen = np.clip((obs - mean) / std, -5, 5)
+            assert {-5, 5} <= {*seen.flat}
+        files.save(tmp_path / "a.onnx", arrays, {"becl": "1.0", "env": "walker"})
+        actions = load_policy(tmp_path / "a.onnx")(obs)
+        assert actions.dtype == np.float32
+        np.testing.assert_allclose(actions, papers_policy(arrays, seen), atol=1e-5)
+        np.testing.assert_allclose(actions, numpy_policy(arrays)(obs), atol=1e-5)
 
     def test_onnx_has_all_that_a_model_needs(self, written):
-        model = Model(written["onnx"].read_bytes())
+        model = onnx.load_model(written["onnx"])
+        onnx.checker.check_model(model, full_check=True)
         assert model.ir_version == 8
-        assert model.opset == {"": 17}
-        assert model.inputs == {"observation": (1, ["batch", 24])}
-        assert model.outputs == {"action": (1, ["batch", 6])}
-        assert {name: as_text(value) for name, value in ABOUT.items()}.items() <= model.about.items()
-        arrays = npz(written["npz"])
+        assert [(opset.domain, opset.version) for opset in model.opset_import] == [("", 17)]
+        assert [place(value) for value in model.graph.input] == [("observation", 1, ["batch", 24])]
+        assert [place(value) for value in model.graph.output] == [("action", 1, ["batch", 6])]
+        about = {entry.key: entry.value for entry in model.metadata_props}
+        assert {name: as_text(value) for name, value in ABOUT.items()}.items() <= about.items()
+        tensors, arrays = tensors_of(model), npz(written["npz"])
         for name in arrays.keys() - {"about"}:
-            np.testing.assert_array_equal(model.tensors[name], arrays[name])
+            np.testing.assert_array_equal(tensors[name], arrays[name])
         # Every input of a node is there before the node.
-        known = {"observation", *model.tensors}
-        for _, inputs, output, _ in model.nodes:
-            assert {*inputs} <= known
-            known.add(output)
+        known = {"observation", *tensors}
+        for node in model.graph.node:
+            assert {*node.input} <= known
+            known |= {*node.output}
 
     def test_onnx_in_onnxruntime(self, becl, written):
         onnxruntime = pytest.importorskip("onnxruntime")
@@ -367,93 +392,32 @@ class TestFormats:
 
     def test_onnx_stays_in_range(self, written):
         """Also where tanh is rounded up: the last node cuts off."""
-        model = Model(written["onnx"].read_bytes())
-        kind, inputs, output, _ = model.nodes[-1]
-        assert (kind, output) == ("Clip", "action")
-        assert [model.tensors[name].tolist() for name in inputs[1:]] == [-1.0, 1.0]
+        model = onnx.load_model(written["onnx"])
+        last, tensors = model.graph.node[-1], tensors_of(model)
+        assert (last.op_type, [*last.output]) == ("Clip", ["action"])
+        assert [tensors[name].tolist() for name in last.input[1:]] == [-1.0, 1.0]
 
-
-class Model:
-    """What a reader of onnx.proto sees in a file, and its graph evaluated in float64."""
-
-    def __init__(self, data: bytes):
-        model = fields(data)
-        (graph,) = (fields(value) for value in model[7])
-        self.ir_version = model[1][0]
-        self.opset = {fields(v)[1][0].decode(): fields(v)[2][0] for v in model[8]}
-        self.about = {fields(v)[1][0].decode(): fields(v)[2][0].decode() for v in model[14]}
-        self.inputs, self.outputs = dict(map(self.place, graph[11])), dict(map(self.place, graph[12]))
-        self.tensors = dict(map(self.tensor, graph[5]))
-        self.nodes = [self.node(fields(value)) for value in graph[1]]
-
-    @staticmethod
-    def place(data: bytes) -> tuple[str, tuple[int, list[Any]]]:
-        info = fields(data)
-        tensor = fields(fields(info[2][0])[1][0])
-        dims = [fields(dim) for dim in fields(tensor[2][0])[1]]
-        return info[1][0].decode(), (tensor[1][0], [dim[1][0] if 1 in dim else dim[2][0].decode() for dim in dims])
-
-    @staticmethod
-    def tensor(data: bytes) -> tuple[str, np.ndarray]:
-        info = fields(data)
-        assert info[2] == [1]  # float32
-        return info[8][0].decode(), np.frombuffer(info[9][0], "<f4").reshape(info.get(1, []))
-
-    @staticmethod
-    def node(info: dict[int, list[Any]]) -> tuple[str, list[str], str, dict[str, float]]:
-        settings = {}
-        for data in info.get(5, []):
-            setting = fields(data)
-            assert setting[20] == [1]  # A number.
-            settings[setting[1][0].decode()] = struct.unpack("<f", setting[2][0])[0]
-        return info[4][0].decode(), [name.decode() for name in info[1]], info[2][0].decode(), settings
-
-    def run(self, obs: np.ndarray) -> np.ndarray:
-        values = {name: tensor.astype(np.float64) for name, tensor in self.tensors.items()} | {"observation": obs}
-        for kind, inputs, output, settings in self.nodes:
-            given = [values[name] for name in inputs]
-            if kind == "LayerNormalization":
-                x, gain, shift = given
-                spread = ((x - x.mean(-1, keepdims=True)) ** 2).mean(-1, keepdims=True)
-                values[output] = (x - x.mean(-1, keepdims=True)) / (spread + settings["epsilon"]) ** 0.5 * gain + shift
-            else:
-                values[output] = KINDS[kind](*given)
-        return values["action"]
-
-
-KINDS: dict[str, Callable[..., np.ndarray]] = {
-    "MatMul": lambda x, y: np.einsum("bi,io->bo", x, y),
-    "Add": lambda x, y: x + y,
-    "Tanh": np.tanh,
-    "Relu": lambda x: x * (x > 0),
-    "Clip": lambda x, low, high: np.minimum(np.maximum(x, low), high),
-}
-
-
-def fields(data: bytes) -> dict[int, list[Any]]:
-    """Values of a protocol buffer by field number."""
-    found: dict[int, list[Any]] = {}
-    stream = iter(data)
-
-    def varint(stream: Iterator[int]) -> int:
-        total = 0
-        for place, byte in enumerate(stream):
-            total += (byte & 0x7F) * 128**place
-            if byte < 0x80:
-                break
-        return total
-
-    for first in stream:
-        tag = first if first < 0x80 else (first & 0x7F) + 128 * varint(stream)
-        kind = tag & 7
-        assert kind in (0, 2, 5)
-        if kind == 0:
-            value: Any = varint(stream)
+    @pytest.mark.parametrize("kind", FORMATS)
+    def test_read_again_it_acts_like_the_skill(self, becl, written, kind):
+        """With the one forward pass that `skill(obs)` has too, or onnx's own."""
+        arrays = write.fold(snapshot_actor(becl, 3), np.eye(4, dtype=np.float32)[2])
+        expected = numpy_policy(arrays)(observations())
+        actions = load_policy(written[kind])(observations())
+        if kind == "onnx":
+            np.testing.assert_allclose(actions, expected, atol=1e-5)
         else:
-            length = varint(stream) if kind == 2 else 4
-            value = bytes(next(stream) for _ in range(length))
-        found.setdefault(tag >> 3, []).append(value)
-    return found
+            np.testing.assert_array_equal(actions, expected)
+
+
+def place(value: onnx.ValueInfoProto) -> tuple[str, int, list[Any]]:
+    """Name, type and shape of what goes in or comes out."""
+    tensor = value.type.tensor_type
+    return value.name, tensor.elem_type, [dim.dim_param or dim.dim_value for dim in tensor.shape.dim]
+
+
+def tensors_of(model: onnx.ModelProto) -> dict[str, np.ndarray]:
+    assert {tensor.data_type for tensor in model.graph.initializer} == {onnx.TensorProto.FLOAT}
+    return {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
 
 
 # --- What is refused --------------------------------------------------------------------------------------------------
@@ -554,9 +518,20 @@ class TestRefused:
             path.write_bytes(b"half")
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        monkeypatch.setattr(export_file, "save", full)
+        monkeypatch.setattr(write, "save", full)
         assert "No space left on device" in refused(becl, "--skill", 0, "--out", tmp_path / "a.npz")
         assert list(tmp_path.iterdir()) == []
+
+    def test_without_onnx(self, becl, tmp_path, monkeypatch):
+        """One line that says what to type; the other formats go without."""
+        monkeypatch.setitem(sys.modules, "onnx", None)
+        out = tmp_path / "new" / "a.onnx"
+        assert (
+            refused(becl, "--skill", 0, "--out", out) == f"--out {out}: onnx is not installed; pip install -e '.[onnx]'"
+        )
+        assert main(["export", str(becl), "--skill", "0", "--out", str(out)]) == 2
+        assert list(tmp_path.iterdir()) == []
+        assert export(becl, "--skill", 0, "--out", tmp_path / "a.npz") == 0
 
     def test_its_own_source(self, becl):
         source = snapshot_path(becl, 3, 100)
@@ -603,17 +578,17 @@ class TestDamaged:
 
 
 class TestSelfCheck:
-    @pytest.mark.parametrize("kind", export_file.FORMATS)
+    @pytest.mark.parametrize("kind", FORMATS)
     def test_a_file_that_acts_otherwise_is_not_left(self, becl, tmp_path, monkeypatch, capsys, kind):
         out = tmp_path / f"a.{kind}"
         out.write_text("mine")
-        fold = export_file.fold
+        fold = write.fold
 
         def wrong(actor, skill):
             arrays = fold(actor, skill)
             return arrays | {"out.bias": arrays["out.bias"] + np.float32(1e-3)}
 
-        monkeypatch.setattr(export_file, "fold", wrong)
+        monkeypatch.setattr(write, "fold", wrong)
         assert export(becl, "--skill", 0, "--out", out, "--force") == 1
         assert "becl: failed: actions of the written file differ" in capsys.readouterr().err
         assert [path.name for path in tmp_path.iterdir()] == [out.name]
@@ -629,6 +604,6 @@ class TestSelfCheck:
 def test_all_weights_are_exported(becl):
     """Nothing of the network is left out: as many numbers as it has, less the rows of skills."""
     actor = snapshot_actor(becl, 3)
-    arrays = export_file.fold(actor, np.eye(4, dtype=np.float32)[0])
+    arrays = write.fold(actor, np.eye(4, dtype=np.float32)[0])
     everything = sum(array.size for array in named_arrays(actor).values())
     assert sum(array.size for array in arrays.values()) == everything - 4 * 32

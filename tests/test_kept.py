@@ -7,6 +7,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from event_files import curves
 
 import becl
 from becl.commands.cli import main
@@ -32,6 +33,13 @@ def table(path: Path, without: tuple[str, ...] = ("steps_per_second",)) -> list[
     return [{name: value for name, value in row.items() if name not in without} for row in rows]
 
 
+def assert_same_steps(folder: Path, other: Path) -> None:
+    """TensorBoard shows each step once, with the same tags."""
+    ours, theirs = ([(step, [*values]) for step, values in curves(one)] for one in (folder, other))
+    assert ours == theirs
+    assert len({step for step, _ in ours}) == len(ours) > 1
+
+
 def test_a_stopped_pretraining_goes_on_to_the_same_end(kept):
     """Up to rounding, which is another one on every kind of processor."""
     stopped, whole = (kept / f"pretrain-diayn-{name}" for name in ("stopped", "whole"))
@@ -45,6 +53,7 @@ def test_a_stopped_pretraining_goes_on_to_the_same_end(kept):
         for name in ("step", "seed", "reward", "q", "objective_loss"):
             assert numbers[name][0] == pytest.approx(numbers[name][1], rel=0.1, abs=0.05), name
     assert (stopped / "seed-3" / "snapshot-400.safetensors").exists()
+    assert_same_steps(stopped / "tensorboard" / "seed-3", whole / "tensorboard" / "seed-3")
 
 
 def test_a_stopped_finetuning_goes_on_to_the_same_curve(kept):
@@ -55,6 +64,7 @@ def test_a_stopped_finetuning_goes_on_to_the_same_curve(kept):
         assert (stopped / name).read_text().startswith(text), name
         assert [row["step"] for row in table(stopped / name)] == [row["step"] for row in table(whole / name)]
     assert [row["episodes"] for row in table(stopped / "final.csv")] == ["50"]
+    assert_same_steps(*(run / "tensorboard" / "walker_stand-seed-3" for run in (stopped, whole)))
 
 
 def test_the_released_formula_of_then_is_that_of_today(kept):

@@ -11,7 +11,6 @@ import resource
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
+from event_files import curves
 from jax.experimental.compilation_cache import compilation_cache
 
 from becl import envs
@@ -42,6 +42,7 @@ from becl.objectives import METHODS
 from becl.options import FinetuneOptions, MazeOptions, PretrainOptions
 from becl.runs import checkpoint as checkpoint_file
 from becl.runs.checkpoint import Checkpoints
+from becl.runs.events import EventWriter
 from becl.runs.folder import open_folder
 from becl.runs.lock import locked
 from becl.runs.progress import Progress
@@ -138,17 +139,12 @@ def table(path: Path) -> list[dict[str, str]]:
     return [{name: value for name, value in row.items() if name != "steps_per_second"} for row in rows]
 
 
-def events(path: Path) -> list[bytes]:
-    """Records without wall times and speeds."""
-    rest, found = path.read_bytes(), []
-    while rest:
-        (length,) = struct.unpack("<Q", rest[:8])
-        assert len(rest) >= 16 + length
-        data = rest[12 + 9 : 12 + length]  # After the wall time.
-        name, speed, after = data.partition(b"steps_per_second\x15")
-        found.append(name + speed + after[4:] if speed else data)
-        rest = rest[16 + length :]
-    return found
+def events(folder: Path) -> list[tuple[int, str]]:
+    """Steps and values that TensorBoard shows, without speeds, as texts in which NaN is NaN."""
+    return [
+        (step, repr({tag: value for tag, value in values.items() if tag != "steps_per_second"}))
+        for step, values in curves(folder)
+    ]
 
 
 def assert_same_arrays(one: Path, other: Path) -> None:
@@ -168,8 +164,9 @@ def assert_same_run(one: Path, other: Path) -> None:
     lanes = sorted(path.name for path in (one / "tensorboard").iterdir())
     assert lanes == sorted(path.name for path in (other / "tensorboard").iterdir())
     for lane in lanes:
-        (left,), (right,) = ([*(out / "tensorboard" / lane).iterdir()] for out in (one, other))
-        assert events(left) == events(right)
+        left, right = (events(out / "tensorboard" / lane) for out in (one, other))
+        assert left == right
+        assert len({step for step, _ in left}) == len(left)  # No step twice.
     networks = [path.relative_to(one) for path in one.rglob("*.safetensors")]
     assert networks
     for path in networks:
@@ -205,6 +202,15 @@ def test_the_comparison_sees_differences(whole, tmp_path):
     (path,) = (other / "tensorboard" / "seed-3").iterdir()
     data = path.read_bytes()
     path.write_bytes(data[:-5] + bytes([data[-5] ^ 1]) + data[-4:])
+    with pytest.raises(AssertionError):
+        assert_same_run(whole, other)
+    path.write_bytes(data)
+    with EventWriter(path.parent) as writer:  # A row twice.
+        writer.scalars(120, curves(path.parent)[-1][1])
+    with pytest.raises(AssertionError):
+        assert_same_run(whole, other)
+    with EventWriter(path.parent, purge_step=120):  # And a row less.
+        pass
     with pytest.raises(AssertionError):
         assert_same_run(whole, other)
 

@@ -34,11 +34,11 @@ from becl.experiments.finetuning import CHECKPOINT_EVERY as FINETUNING_CHECKPOIN
 from becl.experiments.finetuning import Finetuning, Transfer, load_finetuning, make_finetuning
 from becl.experiments.pretraining import CHECKPOINT_EVERY as PRETRAINING_CHECKPOINTS
 from becl.experiments.pretraining import Pretraining, load_pretraining, make_pretraining
-from becl.export.files import export_command, find_policy
+from becl.export.find import Policy, find_policy
 from becl.export.policy import Skill, fold
+from becl.export.write import export_policy
 from becl.options import (
     EvaluateOptions,
-    ExportOptions,
     FinetuneOptions,
     MazeOptions,
     Precision,
@@ -109,7 +109,7 @@ class Run:
 
     def skill(self, which: Which = None, *, seed: int | None = None, snapshot: int | None = None) -> Skill:
         """The policy of one skill; of the first seed and the last snapshot by default."""
-        return to_skill(ExportOptions(self.folder, Path(), to_text(which), seed, snapshot))
+        return to_skill(find_policy(self.folder, to_text(which), seed, snapshot))
 
     def export(
         self,
@@ -121,7 +121,8 @@ class Run:
         force: bool = False,
     ) -> Path:
         """Writes the policy of one skill as .npz, .safetensors or .onnx."""
-        return export(ExportOptions(self.folder, Path(out), to_text(which), seed, snapshot, force=force))
+        export_policy(self.folder, Path(out), to_text(which), seed, snapshot, force=force)
+        return Path(out)
 
 
 @dataclass(frozen=True)
@@ -169,13 +170,14 @@ class Finetuned:
 
     def policy(self, task: str | None = None, *, seed: int | None = None, which: Which = None) -> Skill:
         """The policy that has learned a task; which skill only where all were tried."""
-        return to_skill(ExportOptions(self.folder, Path(), to_text(which), seed, task=task))
+        return to_skill(find_policy(self.folder, to_text(which), seed, task=task))
 
     def export(
         self, out: Place, task: str | None = None, *, seed: int | None = None, which: Which = None, force: bool = False
     ) -> Path:
         """Writes the policy that has learned a task as .npz, .safetensors or .onnx."""
-        return export(ExportOptions(self.folder, Path(out), to_text(which), seed, task=task, force=force))
+        export_policy(self.folder, Path(out), to_text(which), seed, task=task, force=force)
+        return Path(out)
 
 
 def pretrain(
@@ -424,9 +426,8 @@ def to_text(which: Which) -> str | None:
     return None if which is None else str(which) if isinstance(which, int | np.integer) else ",".join(map(str, which))
 
 
-def to_skill(command: ExportOptions) -> Skill:
-    """The policy that a command names as a function of the environment's own observations."""
-    found = find_policy(command)
+def to_skill(found: Policy) -> Skill:
+    """A policy as a function of the environment's own observations."""
     env = found.about["env"]
     to_vector: Callable[[Any], np.ndarray] | None = None
     to_action: Callable[[np.ndarray], np.ndarray] | None = None
@@ -435,13 +436,6 @@ def to_skill(command: ExportOptions) -> Skill:
         batch.close()
         to_vector, to_action = batch.layout.one, batch.to_action
     return Skill(fold(found.actor, found.skill), found.about, to_vector, to_action)
-
-
-def export(command: ExportOptions) -> Path:
-    with printing(False):
-        if export_command(command):
-            raise Failed(f"actions of {command.out} differ from the run's; nothing is left")
-    return command.out
 
 
 @contextlib.contextmanager

@@ -190,7 +190,11 @@ def requirements() -> dict[str, Any]:
 def check_extras() -> list[Line]:
     """What some commands can use and none needs."""
     lines = []
-    uses = {"ray": "to run on several machines", "wandb": "to log to Weights & Biases"}
+    uses = {
+        "onnx": "to export policies as ONNX",
+        "ray": "to run on several machines",
+        "wandb": "to log to Weights & Biases",
+    }
     for name, use in uses.items():
         if importlib.util.find_spec(name) is not None:
             lines.append(Line(name, "ok", version_of(name), data={"version": version_of(name)}))

@@ -2,7 +2,7 @@
 what a Python function makes (`py:package.module:function`).
 
 Observations of any nesting are flattened into one vector; actions in [-1, 1] are scaled to the environment's range. All
-copies are stepped by Gymnasium's own vector environments, in this process or in several.
+copies are stepped by Gymnasium's own vector environment.
 """
 
 import copy
@@ -36,20 +36,13 @@ class GymBatch:
 
     resumable = False
 
-    def __init__(
-        self,
-        make: Callable[[], Any],
-        num_envs: int = 1,
-        seed: int | Sequence[int] = 0,
-        processes: bool = False,
-    ):
-        """`make` gives a new environment; with `processes` each copy has a process of its own."""
-        from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+    def __init__(self, make: Callable[[], Any], num_envs: int = 1, seed: int | Sequence[int] = 0):
+        """`make` gives a new environment."""
+        from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
         self.seeds = shared_seeds(seed, num_envs)
         self.num_envs = num_envs
-        kind = AsyncVectorEnv if processes else SyncVectorEnv
-        self._envs: Any = kind([make] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+        self._envs: Any = SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
         self.layout = Layout(self._envs.single_observation_space)
         self._low, self._half = action_scale(self._envs.single_action_space)
         action_space = self._envs.single_action_space
@@ -84,7 +77,7 @@ class GymBatch:
 
     def places(self) -> Float[np.ndarray, "n axes"]:
         """Where each copy's body is, x and y, if it is a MuJoCo model; else no axes."""
-        bodies = [place_of(env) for env in getattr(self._envs, "envs", [])]
+        bodies = [place_of(env) for env in self._envs.envs]
         known = bodies and all(place is not None for place in bodies)
         return np.stack(bodies) if known else np.zeros((self.num_envs, 0))  # type: ignore[arg-type]
 

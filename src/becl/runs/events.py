@@ -1,66 +1,54 @@
-"""Writes scalars to event files that TensorBoard reads, without TensorBoard.
+"""Event files for TensorBoard, written by tensorboardX's RecordWriter.
 
-A file is a row of TFRecords: length, checksum of the length, data, checksum of the data. The data is one Event as a
-protocol buffer: wall time (field 1), step (2), file version (3), summary (5); a summary is a list of values (1), and a
-value is a tag (1) and a number (2).
+A run that goes on begins a new file in the same folder. The file starts with the mark that SummaryWriter leaves for its
+`purge_step`: TensorBoard then drops what older files hold for that step and later ones, so no step shows twice.
+
+SummaryWriter itself writes from a thread that its `flush` does not wait for, so a run killed just after a checkpoint
+could lose rows from before it. RecordWriter writes at once.
 """
 
-import itertools
-import math
-import os
 import re
 import socket
-import struct
 from collections.abc import Mapping
 from pathlib import Path
 from time import time as now
-from typing import IO
+from typing import IO, TYPE_CHECKING, Any
 
-from becl.errors import UserError
+if TYPE_CHECKING:
+    from tensorboardX import RecordWriter
 
-_opened = itertools.count()
+FILES = "events.out.tfevents.*"
 
 
 class EventWriter:
-    """Appends to a new file of its own; TensorBoard merges the files of a folder."""
+    """Writes scalars to a new file of a folder. A reader sees each event as soon as it is written."""
 
-    def __init__(self, folder: Path, resume: tuple[str, int] | None = None):
-        """With `resume`, goes on in the file of that name after so many bytes, and forgets what came later."""
+    def __init__(self, folder: Path, purge_step: int | None = None):
+        """With `purge_step`, readers drop what older files of the folder hold for this step and later ones."""
+        # Not at the top: tensorboardX imports torch where it is installed, which takes seconds.
+        from tensorboardX.proto.event_pb2 import SessionLog
+
         folder.mkdir(parents=True, exist_ok=True)
-        if resume is not None:
-            if not re.fullmatch(r"events\.out\.tfevents\.[\w.-]+", resume[0]):
-                raise UserError(f"{folder}: {resume[0]!r} is no name of an events file")
-            for other in folder.glob("events.out.tfevents.*"):
-                if other.name != resume[0]:
-                    other.unlink()
-            self.path = folder / resume[0]
-            self._file = self.path.open("r+b")
-            cut(self._file, resume[1])
-            return
-        # TensorBoard looks for "tfevents" and reads in the order of names; the count tells files of one second apart.
-        name = f"events.out.tfevents.{int(now()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_opened):04d}"
-        self.path = folder / name
-        self._file = self.path.open("xb")
-        self._write(now(), _message(3, b"brain.Event:2"))
+        self.path = folder / next_name(folder)
+        self._records = open_records(self.path)
+        self._write(now(), file_version="brain.Event:2")
+        # Twice: TensorBoard takes the first mark that it finds in a folder for the beginning of the run.
+        for _ in range(0 if purge_step is None else 2):
+            self._write(now(), step=purge_step, session_log=SessionLog(status=SessionLog.START))
 
     def scalars(self, step: int, values: Mapping[str, float], time: float | None = None) -> None:
-        """One event with all values; `time` in seconds since 1970, now if not given."""
-        # Zero is the default and left out; a negative step is written as its two's complement of 64 bits.
-        counted = _field(2, 0, _varint(step % 2**64)) if step else b""
-        summary = (_message(1, tag.encode()) + _field(2, 5, _float32(value)) for tag, value in values.items())
-        self._write(now() if time is None else time, counted + _message(5, b"".join(_message(1, v) for v in summary)))
+        """Writes one event with all values; `time` in seconds since 1970, by default now."""
+        from tensorboardX.proto.summary_pb2 import Summary
 
-    @property
-    def position(self) -> tuple[str, int]:
-        """Where to go on: the file's name and length."""
-        return self.path.name, self._file.tell()
+        summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()])
+        self._write(now() if time is None else time, step=step, summary=summary)
 
     def flush(self) -> None:
-        """Onto the disk."""
-        os.fsync(self._file.fileno())
+        """Waits until all events are on the disk."""
+        self._records.flush()
 
     def close(self) -> None:
-        self._file.close()
+        self._records.close()
 
     def __enter__(self) -> "EventWriter":
         return self
@@ -68,63 +56,33 @@ class EventWriter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _write(self, time: float, fields: bytes) -> None:
-        data = _field(1, 1, struct.pack("<d", time)) + fields
-        length = struct.pack("<Q", len(data))
-        self._file.write(length + _checksum(length) + data + _checksum(data))
-        self._file.flush()  # so that a reader sees it at once
+    def _write(self, time: float, **fields: Any) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+
+        self._records.write(Event(wall_time=time, **fields).SerializeToString())
 
 
-def cut(file: IO, size: int) -> None:
-    """Goes back to where a file ended once, to write on from there."""
-    if os.fstat(file.fileno()).st_size < size:
-        raise UserError(f"{file.name} is shorter than when the last checkpoint was written")
-    file.truncate(size)
-    file.seek(0, os.SEEK_END)
+def next_name(folder: Path) -> str:
+    """The name of the folder's next file. TensorBoard reads files in the order of their names; clocks may disagree."""
+    stamps = [re.match(r"events\.out\.tfevents\.(\d{10})\.", path.name) for path in folder.glob(FILES)]
+    second = max([int(now()), *(int(stamp[1]) + 1 for stamp in stamps if stamp)])
+    return f"events.out.tfevents.{second:010d}.{socket.gethostname()}"
 
 
-def _message(number: int, data: bytes) -> bytes:
-    """A field of any length: text, or a message within the message."""
-    return _field(number, 2, _varint(len(data)) + data)
+class Unbuffered:
+    """How tensorboardX opens event files of ours. Its own are buffered, and flushing those waits for the disk."""
+
+    SCHEME = "becl"
+
+    @classmethod
+    def open(cls, path: str) -> IO[bytes]:
+        return open(path.removeprefix(f"{cls.SCHEME}:"), "xb", buffering=0)
 
 
-def _field(number: int, wire: int, data: bytes) -> bytes:
-    """`wire` says how the data is to be read: 0 a varint, 1 eight bytes, 2 a length and as many bytes, 5 four bytes."""
-    return _varint(number << 3 | wire) + data
+def open_records(path: Path) -> "RecordWriter":
+    """Opens a new file of records."""
+    from tensorboardX import RecordWriter
+    from tensorboardX.record_writer import register_writer_factory
 
-
-def _varint(number: int) -> bytes:
-    """Seven bits a byte, the lowest first; the eighth bit says that more follow."""
-    more, low = divmod(number, 128)
-    return bytes([low | 128]) + _varint(more) if more else bytes([low])
-
-
-def _float32(value: float) -> bytes:
-    try:
-        return struct.pack("<f", value)
-    except OverflowError:
-        return struct.pack("<f", math.copysign(math.inf, value))
-
-
-def _checksum(data: bytes) -> bytes:
-    """The CRC, rotated and shifted by a constant, for data that themselves hold CRCs."""
-    crc = crc32c(data)
-    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282_EAD8) & 0xFFFF_FFFF)
-
-
-def crc32c(data: bytes) -> int:
-    """Castagnoli's CRC, which is not the one in zlib."""
-    crc = 0xFFFF_FFFF
-    for byte in data:
-        crc = crc >> 8 ^ _TABLE[(crc ^ byte) & 0xFF]
-    return crc ^ 0xFFFF_FFFF
-
-
-def _remainder(byte: int) -> int:
-    """Of dividing `byte` by the polynomial 0x1EDC6F41, both with their bits in reverse order."""
-    for _ in range(8):
-        byte = byte >> 1 ^ (0x82F6_3B78 if byte & 1 else 0)
-    return byte
-
-
-_TABLE = [_remainder(byte) for byte in range(256)]
+    register_writer_factory(Unbuffered.SCHEME, Unbuffered)
+    return RecordWriter(f"{Unbuffered.SCHEME}:{path}")

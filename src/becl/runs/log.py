@@ -4,15 +4,16 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from becl.errors import UserError
 from becl.measure.coverage import Coverage
 from becl.objectives.protocol import Metrics
-from becl.runs.events import EventWriter, cut
+from becl.runs.events import FILES, EventWriter
 from becl.runs.folder import folder_name, to_csv
 
 
@@ -46,15 +47,13 @@ class Log:
         folders = [out / "tensorboard" / lane_name(lane) for lane in lanes]
         if resume is None:
             self._csv = (out / "metrics.csv").open("w")
-            for old in (path for folder in folders for path in folder.glob("events.out.tfevents.*")):
+            for old in (path for folder in folders for path in folder.glob(FILES)):
                 old.unlink()  # Of a run that left no checkpoint.
             self._events = [EventWriter(folder) for folder in folders]
         else:
             arrays, about = resume
             self._csv = (out / "metrics.csv").open("r+")
             cut(self._csv, about["position"])
-            positions = about["events"]
-            self._events = [EventWriter(f, (name, size)) for f, (name, size) in zip(folders, positions, strict=True)]
             sums = {
                 name.removeprefix("sums."): jnp.asarray(a) for name, a in arrays.items() if name.startswith("sums.")
             }
@@ -66,9 +65,10 @@ class Log:
             self._ended = [list(map(float, ended)) for ended, _ in zip(about["ended"], lanes, strict=True)]
             self._next, self._step = int(about["next"]), int(about["step"])
             self._time -= float(about["since"])
+            self._events = [EventWriter(folder, purge_step=self._step + 1) for folder in folders]
 
     def get_state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Arrays and JSON values: all that the next rows depend on, and where the files end, flushed to the disk."""
+        """Arrays and JSON values: all that the next rows depend on, and where the table ends, flushed to the disk."""
         os.fsync(self._csv.fileno())
         for events in self._events:
             events.flush()
@@ -81,7 +81,6 @@ class Log:
             }
         return arrays, {
             "position": self._csv.tell(),
-            "events": [events.position for events in self._events],
             "note": self.note,
             "count": self._count,
             "ended": [list(map(float, ended)) for ended in self._ended],
@@ -147,6 +146,14 @@ class Log:
         self._csv.close()
         for events in self._events:
             events.close()
+
+
+def cut(file: IO, size: int) -> None:
+    """Goes back to where a file ended once, to write on from there."""
+    if os.fstat(file.fileno()).st_size < size:
+        raise UserError(f"{file.name} is shorter than when the last checkpoint was written")
+    file.truncate(size)
+    file.seek(0, os.SEEK_END)
 
 
 def lane_name(lane: dict[str, Any]) -> str:

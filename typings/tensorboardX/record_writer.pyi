@@ -1,0 +1,6 @@
+from typing import IO, Protocol
+
+class Factory(Protocol):
+    def open(self, path: str) -> IO[bytes]: ...
+
+def register_writer_factory(prefix: str, factory: Factory) -> None: ...
