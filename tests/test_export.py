@@ -33,9 +33,10 @@ from becl.experiments.pretraining import (
 from becl.export import files as export_file
 from becl.export.files import ExportCommand, export_command, load_policy
 from becl.learning.ddpg import Actor
-from becl.learning.offpolicy import programs
+from becl.learning.programs import programs
 from becl.measure.skills import skills_of
-from becl.nn.networks import Linear, Trunk, computing
+from becl.nn.networks import Linear, Trunk
+from becl.nn.precision import computing
 from becl.objectives import METHODS
 from becl.runs.folder import named_arrays, open_folder
 from becl.skills import OneHot

@@ -53,9 +53,12 @@ from becl.experiments.pretraining import (
 from becl.learning.choice import BestFirst, Held, Regress
 from becl.learning.controller import Controller
 from becl.learning.ddpg import DDPG, Actor
-from becl.learning.offpolicy import OffPolicy, programs, train
+from becl.learning.offpolicy import OffPolicy
+from becl.learning.programs import programs
 from becl.learning.replay import Replay
-from becl.nn.networks import Adam, Network
+from becl.learning.training import train
+from becl.nn.adam import Adam
+from becl.nn.networks import Network
 from becl.objectives import METHODS
 from becl.objectives.diayn import DIAYN
 from becl.objectives.extrinsic import Extrinsic

@@ -12,7 +12,8 @@ import pytest
 from becl import testing
 from becl.experiments.maze_study import make_run
 from becl.experiments.pretraining import spec_classes
-from becl.nn.networks import Network, computing
+from becl.nn.networks import Network
+from becl.nn.precision import computing
 from becl.objectives import METHODS, Batch, MazeStudy, contrast, positives
 from becl.objectives.becl import BeCL, contrastive_loss, intrinsic_reward
 from becl.objectives.becl_released import BeCLReleased

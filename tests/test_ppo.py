@@ -27,7 +27,8 @@ from becl.learning.ppo import (
     log_gamma,
     policy_input,
 )
-from becl.nn.networks import Adam, Network, add_moments, init_moments, mean_and_std, whiten
+from becl.nn.adam import Adam
+from becl.nn.networks import Network, add_moments, init_moments, mean_and_std, whiten
 from becl.skills import OneHot
 
 ALPHA = np.array([1.05, 1.3, 2.0, 5.0, 40.0, 300.0])

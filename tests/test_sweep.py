@@ -37,7 +37,7 @@ from becl.commands.cli import main, parse_options
 from becl.envs.walker import Walker
 from becl.errors import UserError
 from becl.experiments.pretraining import memory
-from becl.learning import offpolicy
+from becl.learning import programs
 from becl.runs.lock import locked
 from becl.sweeps import cluster as sweep_ray
 from becl.sweeps import jobs as sweep_jobs
@@ -765,7 +765,7 @@ class Terminal(io.StringIO):
 def test_in_one_process_programs_are_forgotten_now_and_then(monkeypatch: pytest.MonkeyPatch):
     events = []
     monkeypatch.setattr(sweep_command, "run_job", lambda order: events.append("job") or Ended(0))
-    monkeypatch.setattr(offpolicy, "forget_programs", lambda: events.append("forget"))
+    monkeypatch.setattr(programs, "forget_programs", lambda: events.append("forget"))
     here = sweep_command.Here()
     for _ in range(40):
         here.submit(order_of(["envs"]))

@@ -31,7 +31,7 @@ from becl.experiments.finetuning import Finetuning, Transfer, load_finetuning, m
 from becl.experiments.pretraining import Pretraining, load_pretraining, make_pretraining
 from becl.export.files import ExportCommand, export_command, find_policy
 from becl.export.policy import Skill, fold
-from becl.nn.networks import Precision
+from becl.nn.precision import Precision
 from becl.runs.callbacks import Callback, Row
 from becl.runs.folder import folder_name, kept_snapshots, open_folder, read_config
 from becl.skills import SkillSpace

@@ -32,7 +32,8 @@ from becl.envs import maze
 from becl.errors import UserError, unknown
 from becl.learning.onpolicy import OnPolicy
 from becl.learning.ppo import PPO
-from becl.nn.networks import Adam, Network
+from becl.nn.adam import Adam
+from becl.nn.networks import Network
 from becl.objectives import METHODS, MazeStudy, kinds_of
 from becl.runs.checkpoint import Checkpoints
 from becl.runs.folder import named_arrays, place_arrays, read_config, to_csv, write_bytes, write_text
@@ -395,7 +396,7 @@ def _keep(study, label, seed, state, learning, timing, out: Path) -> None:
     import jax
     import safetensors.numpy
 
-    from becl.experiments.pretraining import without_optimizers
+    from becl.nn.adam import without_optimizers
 
     run = study.runs[label]
     rows = [

@@ -34,11 +34,15 @@ from becl.envs.spec import EnvSpec
 from becl.errors import Failed, UserError, unknown
 from becl.learning.choice import Prior
 from becl.learning.ddpg import DDPG
-from becl.learning.diagnostics import Watch
-from becl.learning.offpolicy import Diverged, OffPolicy, Restorable, RunState, train, usable_devices
+from becl.learning.offpolicy import OffPolicy, RunState
+from becl.learning.programs import usable_devices
+from becl.learning.protocols import Restorable
 from becl.learning.replay import Replay
+from becl.learning.training import Diverged, train
 from becl.measure.coverage import Coverage, grid_of
-from becl.nn.networks import Adam, AdamState, Network, Precision
+from becl.nn.adam import Adam, with_optimizers, without_optimizers
+from becl.nn.networks import Network
+from becl.nn.precision import Precision
 from becl.objectives import METHODS, kinds_of
 from becl.objectives.extrinsic import Extrinsic
 from becl.runs.callbacks import Callback, listeners
@@ -50,6 +54,7 @@ from becl.runs.log import Log
 from becl.runs.progress import Progress, clock, counted, interrupts, progress, say
 from becl.runs.provenance import device_name, provenance
 from becl.runs.recording import NotFinite, Recorder, fitting
+from becl.runs.troubles import Watch
 from becl.skills import Cube, NoSkill, OneHot, Sphere
 from becl.specs import check_numbers, from_dict, override, to_dict
 
@@ -399,15 +404,6 @@ def save_snapshots(made: Pretraining, out: Path, state: RunState, step: int) -> 
         raise Failed(failure(made, out, step, "a weight", bad))
 
 
-def without_optimizers(tree: Any) -> Any:
-    """A tree of named tuples and networks less what only optimisers need."""
-    if isinstance(tree, dict):
-        return {name: without_optimizers(value) for name, value in tree.items()}
-    if not hasattr(tree, "_fields"):  # The state of a method that learns nothing.
-        return tree
-    return tree._replace(**{name: None for name in tree._fields if name in ("opt", "actor_opt", "critic_opt")})
-
-
 def load_snapshot(made: Pretraining, path: Path) -> tuple[Any, Any]:
     """States of learner and objective from a snapshot; optimisers begin anew."""
     run, key = made.run, jax.random.key(0)
@@ -425,21 +421,6 @@ def learner_shapes(run: OffPolicy) -> Any:
     return without_optimizers(
         jax.eval_shape(lambda: run.learner.init(jax.random.key(0), run.env, run.objective.skills))
     )
-
-
-def with_optimizers(tree: Any, shapes: Any) -> Any:
-    """A loaded state with fresh optimisers where it has none."""
-    if not hasattr(tree, "_fields"):
-        return tree
-
-    def begin(shape: AdamState) -> AdamState:
-        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
-        return zeros._replace(decay=jnp.ones_like(zeros.decay))
-
-    def fresh(shapes: Any) -> Any:
-        return jax.tree.map(begin, shapes, is_leaf=lambda part: isinstance(part, AdamState))
-
-    return tree._replace(**{name: fresh(getattr(shapes, name)) for name in tree._fields if getattr(tree, name) is None})
 
 
 def pretrain(

@@ -148,7 +148,8 @@ def is_tuned(folder: Path) -> bool:
 def pretrained(command: ExportCommand) -> Policy:
     import jax
 
-    from becl.experiments.pretraining import learner_shapes, load_pretraining, snapshot_path, without_optimizers
+    from becl.experiments.pretraining import learner_shapes, load_pretraining, snapshot_path
+    from becl.nn.adam import without_optimizers
     from becl.runs.folder import load_arrays
 
     made = load_pretraining(command.run)
@@ -313,7 +314,7 @@ def compare(act: Act, policy: Policy) -> float:
     import jax
     import jax.numpy as jnp
 
-    from becl.nn.networks import computing
+    from becl.nn.precision import computing
 
     # Not farther out: there float32 alone makes two computations of the same actions differ by 1e-5.
     obs = np.random.default_rng(0).uniform(-1, 1, (300, policy.about["observation_dim"])).astype(np.float32)

@@ -13,7 +13,8 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from becl.envs.spec import EnvSpec
-from becl.nn.networks import MLP, Adam, AdamState, Network
+from becl.nn.adam import Adam, AdamState
+from becl.nn.networks import MLP, Network
 from becl.objectives.protocol import Metrics
 from becl.skills import SkillSpace
 

@@ -19,7 +19,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from becl.envs.spec import EnvSpec
-from becl.nn.networks import Adam, Network
+from becl.nn.adam import Adam
+from becl.nn.networks import Network
 from becl.objectives.contrast import (
     exponentials_fit,
     in_blocks,

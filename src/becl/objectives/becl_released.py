@@ -16,7 +16,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from becl.envs.spec import EnvSpec
-from becl.nn.networks import Adam, Network
+from becl.nn.adam import Adam
+from becl.nn.networks import Network
 from becl.objectives.contrast import CONSTANT, exponentials_fit, in_blocks, shared_nce, similarities
 from becl.objectives.encoder import EncoderState, encode, fit_encoder, init_encoder
 from becl.objectives.positives import POSITIVES, Positives, first_choice, relate

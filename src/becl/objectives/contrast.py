@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from becl.nn.networks import compute_dtype, fine_product
+from becl.nn.precision import compute_dtype, fine_product
 
 # Anchors priced at once: keeps a block of similarities (250 × batch) in a core's cache.
 BLOCK = 250

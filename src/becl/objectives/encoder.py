@@ -6,7 +6,8 @@ from typing import NamedTuple
 import jax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from becl.nn.networks import MLP, Adam, AdamState, Network, unit
+from becl.nn.adam import Adam, AdamState
+from becl.nn.networks import MLP, Network, unit
 from becl.objectives.protocol import Metrics
 
 Contrast = Callable[[Float[Array, "batch f"]], tuple[Float[Array, " batch"], Float[Array, " batch"]]]
