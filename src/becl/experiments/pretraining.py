@@ -41,7 +41,7 @@ from becl.learning.replay import Replay
 from becl.learning.training import Diverged, train
 from becl.measure.coverage import Coverage, grid_of
 from becl.nn.adam import Adam, with_optimizers, without_optimizers
-from becl.nn.networks import Network
+from becl.nn.networks import Network, hidden_widths, with_hidden
 from becl.nn.precision import Precision
 from becl.objectives import METHODS, kinds_of
 from becl.objectives.extrinsic import Extrinsic
@@ -197,14 +197,7 @@ def with_width(run: OffPolicy, hidden: int) -> OffPolicy:
     """All networks of a run with hidden layers of one width, for machines without a GPU."""
     if hidden < 1:
         raise UserError(f"--hidden {hidden}: at least 1 is needed")
-    changes: dict[str, Any] = {}
-    for field in dataclasses.fields(run.objective):  # type: ignore[arg-type]
-        value = getattr(run.objective, field.name)
-        if isinstance(value, Network):
-            changes[field.name] = dataclasses.replace(value, hidden=(hidden,) * len(value.hidden))
-        elif field.name == "head" and value is not None:
-            changes[field.name] = (hidden,) * len(value)
-    objective = dataclasses.replace(run.objective, **changes)  # type: ignore[type-var]
+    objective = with_hidden(run.objective, hidden)
     return override(dataclasses.replace(run, objective=objective), "learner.hidden", str(hidden))
 
 
@@ -271,12 +264,9 @@ def check_run(run: OffPolicy) -> None:
     }
     for field in dataclasses.fields(run.objective):  # type: ignore[arg-type]
         value = getattr(run.objective, field.name)
-        if isinstance(value, Network):
-            positive[f"{field.name}.hidden"] = min(value.hidden, default=1)
-        elif isinstance(value, Adam):
+        if isinstance(value, Adam):
             positive[f"{field.name}.learning_rate"] = value.learning_rate
-        elif field.name == "head" and value is not None:
-            positive["head"] = min(value, default=1)
+    positive |= {name: min(widths, default=1) for name, widths in hidden_widths(run.objective)}
     for name, value in positive.items():
         if not 0 < value < float("inf"):
             raise UserError(f"{name} {value:g}: must be greater than 0 and finite")

@@ -4,8 +4,10 @@ Two traditions meet here and both matter for reproducing numbers: URLB starts ev
 uniform in ±1/sqrt(fan-in). How layers are computed quickly is in `precision.py`.
 """
 
+import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
 
 import equinox as eqx
 import jax
@@ -13,6 +15,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from becl.nn.precision import affine, affine_relu, squash
+
+Widths = Annotated[tuple[int, ...], "widths of hidden layers"]
+"""An option of a spec that `--hidden` changes, as it does those of a `Network`."""
 
 
 class Moments(NamedTuple):
@@ -70,7 +75,7 @@ class Trunk(eqx.Module):
 class Network:
     """An MLP's hyper-parameters."""
 
-    hidden: tuple[int, ...] = (1024, 1024)
+    hidden: Widths = (1024, 1024)
     """Width of each hidden layer."""
     start: Literal["orthogonal", "uniform"] = "orthogonal"
     """Initial weights: orthogonal with zero bias (URLB), or uniform in ±1/sqrt(fan-in) (maze study)."""
@@ -83,6 +88,34 @@ class Network:
         layer = {"orthogonal": orthogonal_layer, "uniform": uniform_layer}[self.start]
         layers = tuple(layer(k, i, o) for k, i, o in zip(keys, sizes[:-1], sizes[1:], strict=True))
         return MLP(layers, init_moments(in_dim) if self.normalize else None)
+
+
+def hidden_widths(spec: Any, path: str = "") -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Widths of all hidden layers that a spec and the specs in it have, with the options they are set by."""
+    for name, value, counted in _options(spec):
+        if counted:
+            yield path + name, value
+        elif dataclasses.is_dataclass(value):
+            yield from hidden_widths(value, f"{path}{name}.")
+
+
+def with_hidden(spec: Any, width: int) -> Any:
+    """A spec with all hidden layers of one width."""
+    changes: dict[str, Any] = {}
+    for name, value, counted in _options(spec):
+        if counted:
+            changes[name] = (width,) * len(value)
+        elif dataclasses.is_dataclass(value) and any(hidden_widths(value)):
+            changes[name] = with_hidden(value, width)
+    return dataclasses.replace(spec, **changes)
+
+
+def _options(spec: Any) -> Iterator[tuple[str, Any, bool]]:
+    """Options of a spec that are set, with their values, and whether they are `Widths`."""
+    hints = get_type_hints(type(spec), include_extras=True)
+    for field in dataclasses.fields(spec):
+        value, hint = getattr(spec, field.name), hints[field.name]
+        yield field.name, value, value is not None and (hint == Widths or Widths in get_args(hint))
 
 
 def orthogonal_layer(key: PRNGKeyArray, in_dim: int, out_dim: int, gain: float = 1.0) -> Linear:

@@ -89,6 +89,20 @@ def _mean_nce_backward(
 mean_nce.defvjp(_mean_nce_forward, _mean_nce_backward)
 
 
+def mean_contrast(
+    anchors: Float[Array, "anchors f"],
+    features: Float[Array, "batch f"],
+    positive: Bool[Array, "anchors batch"],
+    negative: Bool[Array, "anchors batch"],
+    each: Float[Array, " anchors"],
+    temperature: float,
+) -> tuple[Float[Array, " anchors"], Float[Array, " anchors"]]:
+    """Eq. 8 and 10 of each anchor, mean over its positives; a negative of its batch counts `each` times."""
+    loss: Array = mean_nce(anchors, features, positive, negative, each, temperature)
+    like = likeness(anchors, features, temperature)
+    return loss, mean_over(positive, like / (like + each[:, None] * negative_sum(like, negative)))
+
+
 def negative_mass(
     scores: Float[Array, "anchors batch"], negatives: Bool[Array, "anchors batch"], hardness: float, bound: float
 ) -> Float[Array, " anchors"]:
