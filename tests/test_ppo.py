@@ -11,20 +11,22 @@ import scipy.special
 import scipy.stats
 
 from becl.envs.spec import EnvSpec
-from becl.learning.ppo import (
-    PPO,
+from becl.learning.beta import (
     BetaParams,
-    Rollout,
     beta_entropy,
     beta_log_prob,
     beta_params,
     beta_variate,
-    clipped_advantage,
-    concatenated_advantage,
     digamma,
     gamma_noise,
-    generalized_advantage,
     log_gamma,
+)
+from becl.learning.ppo import (
+    PPO,
+    Rollout,
+    clipped_advantage,
+    concatenated_advantage,
+    generalized_advantage,
     policy_input,
 )
 from becl.nn.adam import Adam

@@ -112,11 +112,8 @@ def train(
     else:
         first, state, choice, obs, began, pending = resume
     for number in range(first, -(-steps // run.envs)):
-        metrics = None
-        before, choice = (
-            choice,
-            parts.act(state.key, state.learner.actor, state.skill, choice, obs, began, np.int32(number)),
-        )
+        metrics, before = None, choice
+        choice = parts.act(state.key, state.learner.actor, state.skill, before, obs, began, np.int32(number))
         if pending is not None:
             if run.learns_at(number * run.envs):
                 state, metrics = parts.store_and_learn(state, before, pending, np.int32(number))
