@@ -29,7 +29,8 @@ from becl.experiments.pretraining import (
     seed_keys,
     size,
 )
-from becl.learning.offpolicy import RunState, train
+from becl.learning.offpolicy import RunState
+from becl.learning.training import train
 from becl.measure.coverage import Coverage, grid_of
 from becl.options import PretrainOptions
 from becl.runs.log import Log

@@ -22,7 +22,8 @@ import jax
 import numpy as np
 
 from becl.experiments.pretraining import Pretraining, device_name, make_pretraining, seed_keys, time_loop, trial_of
-from becl.learning.offpolicy import Outcome, programs, usable_devices
+from becl.learning.offpolicy import Outcome
+from becl.learning.programs import programs, usable_devices
 from becl.objectives import METHODS
 from becl.options import PretrainOptions
 

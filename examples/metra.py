@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from becl.envs.spec import EnvSpec
-from becl.nn.networks import MLP, Adam, AdamState, Network
+from becl.nn import MLP, Adam, AdamState, Network
 from becl.objectives import Batch, MazeStudy, Method, Metrics, register
 from becl.skills import OneHot, Sphere
 

@@ -23,6 +23,6 @@ _hook = install_import_hook("becl", "beartype.beartype")
 def _forget_programs() -> Iterator[None]:
     """A whole suite's would end the process."""
     yield
-    from becl.learning.offpolicy import forget_programs
+    from becl.learning.programs import forget_programs
 
     forget_programs()

@@ -459,7 +459,7 @@ def forget_programs() -> None:
     """Frees the memory maps of compiled programs, of which a process has only so many; see conftest.py."""
     import jax
 
-    from becl.learning.offpolicy import programs
+    from becl.learning.programs import programs
 
     programs.cache_clear()
     jax.clear_caches()

@@ -12,22 +12,17 @@ import jax
 import numpy as np
 import pytest
 import tyro
-from becl.commands.all import COMMANDS
+from becl.commands.all import OPTIONS
 
-from becl.commands import all as commands
+from becl.commands import filmstrip, finetune, gallery, maze, pretrain, report, theory, trajectories, video
 from becl.commands.cli import HELP, main
-from becl.experiments import evaluation as evaluate_command
-from becl.experiments import finetuning as finetune_file
-from becl.experiments import pretraining as pretrain_file
+from becl.experiments import evaluation, finetuning, pretraining
 from becl.experiments.maze_study import make_run
 from becl.experiments.pretraining import make_pretraining, save_snapshots, seed_keys
-from becl.measure import theory
 from becl.objectives import METHODS
-from becl.options import PretrainOptions
-from becl.reports import page as report
+from becl.options import OPTIONS, PretrainOptions
 from becl.runs.folder import open_folder
-from becl.sweeps import run as sweep_command
-from becl.views import filmstrip, gallery, trajectories, video
+from becl.sweeps import run as sweeps
 
 HUGE = "9" * 30
 LONG = "x" * 300  # No file may have such a name.
@@ -105,7 +100,7 @@ def texts_of(command: str, name: str, hint: Any) -> list[str]:
 
 def cases() -> Iterator[tuple[str, str, list[str], str]]:
     """Command, option, words and the text that is wrong."""
-    for command, (options, _) in COMMANDS.items():
+    for command, options in OPTIONS.items():
         hints = typing.get_type_hints(options, include_extras=True)
         plain = typing.get_type_hints(options)
         for field in dataclasses.fields(options):
@@ -140,18 +135,20 @@ def _no_work(monkeypatch):
         raise Began
 
     for module, name in (
-        (commands, "run_study"),
-        (pretrain_file, "run_pretraining"),
-        (pretrain_file, "time_loop"),
-        (finetune_file, "run_finetuning"),
-        (evaluate_command, "evaluate"),
+        (maze, "run_study"),
+        (pretrain, "run_pretraining"),
+        (pretraining, "run_pretraining"),
+        (pretraining, "time_loop"),
+        (finetune, "run_finetuning"),
+        (finetuning, "run_finetuning"),
+        (evaluation, "evaluate"),
         (gallery, "serve"),
         (gallery, "write_page"),
         (video, "film"),
         (filmstrip, "rows_of"),
         (trajectories, "draw"),
         (report, "write_report"),
-        (sweep_command, "executor_of"),
+        (sweeps, "executor_of"),
         (theory, "main"),
     ):
         assert inspect.isfunction(getattr(module, name))
@@ -206,7 +203,7 @@ def test_a_bad_value_is_one_line_and_nothing_written(case, places, tmp_path, mon
 
 
 def test_there_are_many():
-    assert set(COMMANDS) == set(HELP) == {command for command, *_ in CASES}
+    assert set(OPTIONS) == set(HELP) == {command for command, *_ in CASES}
     assert len(CASES) > 300
 
 

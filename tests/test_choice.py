@@ -11,8 +11,9 @@ from becl.envs.simulations import Step
 from becl.envs.spec import EnvSpec
 from becl.learning.choice import BestFirst, Held, Prior, Regress, SkillChoice, candidates
 from becl.learning.ddpg import DDPG
-from becl.learning.offpolicy import OffPolicy, train
+from becl.learning.offpolicy import OffPolicy
 from becl.learning.replay import Experience, Replay, ReplayState
+from becl.learning.training import train
 from becl.nn.networks import Network
 from becl.objectives.extrinsic import Extrinsic
 from becl.skills import Cube, OneHot, Sphere

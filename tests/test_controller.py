@@ -18,9 +18,11 @@ from becl.experiments.pretraining import Pretraining, save_snapshots, seed_keys
 from becl.learning.choice import Held
 from becl.learning.controller import Controller, Stretches
 from becl.learning.ddpg import DDPG, Actor
-from becl.learning.offpolicy import OffPolicy, programs
+from becl.learning.offpolicy import OffPolicy
+from becl.learning.programs import programs
 from becl.learning.replay import Replay, Transitions
-from becl.nn.networks import Adam, Network, follow
+from becl.nn.adam import Adam
+from becl.nn.networks import Network, follow
 from becl.objectives.diayn import DIAYN
 from becl.objectives.extrinsic import Extrinsic
 from becl.runs.folder import open_folder

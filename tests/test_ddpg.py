@@ -9,7 +9,7 @@ import pytest
 from becl.envs.spec import EnvSpec
 from becl.learning.ddpg import DDPG, into_range, values
 from becl.learning.replay import Transitions
-from becl.nn.networks import Adam
+from becl.nn.adam import Adam
 from becl.skills import NoSkill, OneHot, SkillSpace, Sphere
 
 ENV = EnvSpec(obs_dim=3, action_dim=2, episode_length=10)

@@ -7,9 +7,10 @@ import pytest
 
 from becl.envs.spec import EnvSpec
 from becl.learning.ddpg import DDPG
-from becl.learning.diagnostics import Watch, dormant_share, effective_rank, gradient_size, saturation
+from becl.learning.diagnostics import dormant_share, effective_rank, gradient_size, saturation
 from becl.learning.replay import Transitions
-from becl.nn.networks import Adam
+from becl.nn.adam import Adam
+from becl.runs.troubles import Watch
 from becl.skills import OneHot
 
 ENV = EnvSpec(obs_dim=3, action_dim=2, episode_length=10)

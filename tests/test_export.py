@@ -22,7 +22,7 @@ from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from becl.commands.cli import main
-from becl.commands.export import run as export
+from becl.commands.export import run
 from becl.commands.parse import parse_options
 from becl.errors import UserError
 from becl.experiments.finetuning import lane_keys, load_learners, make_finetuning, prepared, save_policies
@@ -38,9 +38,10 @@ from becl.export import files, write
 from becl.export.files import FORMATS, load_policy
 from becl.export.policy import numpy_policy
 from becl.learning.ddpg import Actor
-from becl.learning.offpolicy import programs
+from becl.learning.programs import programs
 from becl.measure.skills import skills_of
-from becl.nn.networks import Linear, Trunk, computing
+from becl.nn.networks import Linear, Trunk
+from becl.nn.precision import computing
 from becl.objectives import METHODS
 from becl.options import ExportOptions, FinetuneOptions, PretrainOptions
 from becl.runs.folder import named_arrays, open_folder
@@ -116,7 +117,7 @@ def random_skill(becl, runs) -> Path:
 
 def export(*words: Any) -> int:
     """The command as it is typed."""
-    return export(parse_options(ExportOptions, "export", [str(word) for word in words]))
+    return run(parse_options(ExportOptions, "export", [str(word) for word in words]))
 
 
 def refused(*words: Any) -> str:

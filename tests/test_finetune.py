@@ -26,7 +26,6 @@ from becl.envs.spec import EnvSpec
 from becl.envs.walker import Walker
 from becl.experiments import finetuning as finetune_file
 from becl.experiments.finetuning import (
-    CHOICES,
     FINAL_SEED,
     TRANSFERS,
     Finetuning,
@@ -53,12 +52,16 @@ from becl.experiments.pretraining import (
 from becl.learning.choice import BestFirst, Held, Regress
 from becl.learning.controller import Controller
 from becl.learning.ddpg import DDPG, Actor
-from becl.learning.offpolicy import OffPolicy, programs, train
+from becl.learning.offpolicy import OffPolicy
+from becl.learning.programs import programs
 from becl.learning.replay import Replay
-from becl.nn.networks import Adam, Network
+from becl.learning.training import train
+from becl.nn.adam import Adam
+from becl.nn.networks import Network
 from becl.objectives import METHODS
 from becl.objectives.diayn import DIAYN
 from becl.objectives.extrinsic import Extrinsic
+from becl.objectives.registry import FINETUNE_SKILLS
 from becl.options import FinetuneOptions, PretrainOptions
 from becl.runs.folder import named_arrays, open_folder
 from becl.runs.progress import Progress
@@ -477,7 +480,7 @@ def test_every_method_has_a_skill_it_finetunes_with(method):
         assert choice.draw(state, jax.random.key(1), space, 3, jnp.int32(0)).shape == (3, space.dim)
     assert interval is None or interval == made.run.skill_interval
     assert METHODS[method].transfer in TRANSFERS
-    assert METHODS[method].finetune_skill in CHOICES
+    assert METHODS[method].finetune_skill in FINETUNE_SKILLS
 
 
 KINDS = [("none", "ddpg", 0), ("random", "becl", 60), ("resampled", "diayn", 0), ("regress", "aps", 60),

@@ -18,8 +18,9 @@ from becl.envs.dm_env import DmEnvironment
 from becl.envs.external import GymBatch, Layout, action_scale, foreign_spec, gym_maker, is_foreign, make_foreign
 from becl.errors import UserError
 from becl.learning.ddpg import DDPG
-from becl.learning.offpolicy import OffPolicy, train
+from becl.learning.offpolicy import OffPolicy
 from becl.learning.replay import Replay
+from becl.learning.training import train
 from becl.objectives.extrinsic import Extrinsic
 
 TINY = ["--hidden", "8", "--envs", "2", "--set", "batch=16", "random_steps=40", "replay.capacity=400"]

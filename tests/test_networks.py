@@ -8,23 +8,23 @@ import numpy as np
 import pytest
 
 from becl.envs.spec import EnvSpec
-from becl.learning.ddpg import DDPG, inner_product
+from becl.learning.ddpg import DDPG
 from becl.learning.replay import Transitions
-from becl.nn.networks import (
+from becl.nn.adam import Adam
+from becl.nn.networks import Network, init_trunk
+from becl.nn.precision import (
     THIN,
-    Adam,
-    Network,
     affine,
     batch_sum,
-    coarse,
     compute_dtype,
     computing,
     fastest,
     fine_product,
-    init_trunk,
+    inner_product,
     relu,
+    rounded,
+    rounded_weights,
     squash,
-    wide_weights,
 )
 from becl.skills import OneHot
 
@@ -183,17 +183,32 @@ def test_inputs_keep_the_bits_of_tf32():
 def test_copies_are_of_wide_weights_only():
     network = Network((THIN, THIN)).init(jax.random.key(0), 5, 3)
     with computing("float32"):
-        assert jax.tree.leaves(wide_weights(network)) == []
-        jax.tree.map(np.testing.assert_array_equal, coarse(network), network)
+        assert jax.tree.leaves(rounded_weights(network)) == []
+        jax.tree.map(np.testing.assert_array_equal, rounded(network), network)
     with computing("bf16"):
-        copies = wide_weights(network)
+        copies = rounded_weights(network)
         assert [leaf.shape for leaf in jax.tree.leaves(copies)] == [(THIN, THIN), (THIN, 3)]
         assert dtypes(copies) == {jnp.dtype(jnp.bfloat16)}
-        jax.tree.map(np.testing.assert_array_equal, coarse(network, copies), coarse(network))
-        assert coarse(network).layers[0].weight.dtype == jnp.float32
+        jax.tree.map(np.testing.assert_array_equal, rounded(network, copies), rounded(network))
+        assert rounded(network).layers[0].weight.dtype == jnp.float32
 
 
-def test_an_update_with_copies_is_the_same_update():
+def test_a_jitted_function_is_compiled_anew_for_another_precision():
+    """Precision is a setting of JAX's: what was traced for one is not used for another."""
+    network, x = Network((THIN, THIN)).init(jax.random.key(0), 5, 3), normal(0, 8, 5)
+    jitted = jax.jit(lambda network: network(x))
+
+    def computed(precision):
+        with computing(precision):
+            return jitted(network)
+
+    fine, coarse = computed("float32"), computed("bf16")
+    assert 0 < far(coarse, fine) < 0.02
+    np.testing.assert_array_equal(computed("float32"), fine)
+    assert jax.config.jax_default_matmul_precision is None
+
+
+def test_an_update_among_others_is_the_same_update():
     learner = DDPG(hidden=THIN)
     state = learner.init(jax.random.key(0), ENV, OneHot(4))
     batch, key = transitions(), jax.random.key(6)
@@ -202,10 +217,15 @@ def test_an_update_with_copies_is_the_same_update():
         """Without the compiler's leave to keep more bits than asked for."""
         return jax.jit(function, compiler_options={"xla_allow_excess_precision": False})(state)
 
+    def among_others(state):
+        begun, metrics = learner.update(learner.begin(state), batch, key)
+        assert dtypes(begun.rounded) == {jnp.dtype(jnp.bfloat16)}
+        assert jax.tree.structure(begun) == jax.tree.structure(learner.begin(state))
+        return learner.end(begun), metrics
+
     with computing("bf16"):
         alone = exactly(lambda s: learner.update(s, batch, key))
-        handed = exactly(lambda s: learner.update(s, batch, key, learner.copies(s)))
-    jax.tree.map(np.testing.assert_array_equal, alone, handed)
+        jax.tree.map(np.testing.assert_array_equal, exactly(among_others), alone)
 
 
 @pytest.mark.parametrize("kind", ["mlp", "trunk"])
@@ -235,7 +255,6 @@ def test_an_update_in_bf16_is_near_one_in_float32():
     batch = transitions()
 
     def after(precision):
-        # A function of its own for each: jit does not know of the precision.
         with computing(precision):
             return jax.jit(lambda s: learner.update(s, batch, jax.random.key(6)))(state)
 

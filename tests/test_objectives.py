@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,19 +12,22 @@ import numpy as np
 import pytest
 
 from becl import testing
+from becl.errors import UserError
 from becl.experiments.maze_study import make_run
-from becl.experiments.pretraining import spec_classes
-from becl.nn.networks import Network, computing
-from becl.objectives import METHODS, Batch, MazeStudy, contrast, positives
+from becl.experiments.pretraining import make_pretraining, spec_classes
+from becl.nn.adam import Adam, AdamState, with_optimizers, without_optimizers
+from becl.nn.networks import Moments, Network, Widths, hidden_widths, with_hidden
+from becl.nn.precision import computing
+from becl.objectives import METHODS, Batch, MazeStudy, Method, contrast, positives
 from becl.objectives.becl import BeCL, contrastive_loss, intrinsic_reward
 from becl.objectives.becl_released import BeCLReleased
 from becl.objectives.becl_released_maze import BeCLReleasedMaze
 from becl.objectives.cic import CIC, transition_nce
 from becl.objectives.dads import DADS
-from becl.objectives.diayn import DIAYN
+from becl.objectives.diayn import DIAYN, skill_log_likelihood
 from becl.objectives.encoder import encode
 from becl.objectives.extrinsic import Extrinsic
-from becl.objectives.particles import init_scale, nearest_distances, particle_reward, update_scale
+from becl.objectives.particles import RunningScale, init_scale, nearest_distances, particle_reward, update_scale
 from becl.objectives.proto import ProtoRL
 from becl.objectives.smm import SMM
 from becl.skills import OneHot
@@ -85,6 +90,106 @@ def test_competence_methods_reward_skills_that_can_be_told_apart(name):
     right = objective.reward(state, batch, jax.random.key(0))[1][:30]
     mislabelled = objective.reward(state, mixed, jax.random.key(0))[1][:30]
     assert right.mean() > mislabelled.mean()
+
+
+# --- Rules that no field's name decides -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tower:
+    deep: Network = Network((24, 12), normalize=True)
+
+
+class ThirteenthState(NamedTuple):
+    """Nothing here has a name that another method has."""
+
+    parts: dict[str, Any]
+    spread: RunningScale
+
+
+@dataclass(frozen=True)
+class Thirteenth:
+    """DIAYN with a classifier in two halves, and rewards divided by their deviation."""
+
+    skills: OneHot = OneHot(4)
+    tower: Tower = Tower()
+    tail: Widths | None = (20,)
+    wings: Widths | None = None
+    pace: Adam = Adam(1e-3)
+
+    def init(self, key, env):
+        lower_key, upper_key = jax.random.split(key)
+        lower = self.tower.deep.init(lower_key, env.obs_dim, 8)
+        upper = Network(self.tail or ()).init(upper_key, 8, self.skills.dim)
+        movers = [self.pace.init(lower), {"second": self.pace.init(upper)}]
+        return ThirteenthState({"lower": lower, "upper": upper, "movers": movers}, init_scale())
+
+    def fit(self, state, batch, key):
+        del key
+        lower, upper, (one, other) = (state.parts[name] for name in ("lower", "upper", "movers"))
+
+        def loss_fn(both):
+            return -skill_log_likelihood(both[1](both[0](batch.next_obs)), batch.skill).mean()
+
+        loss, (down, up) = jax.value_and_grad(loss_fn)((lower, upper))
+        lower, one = self.pace.update(lower, down, one)
+        upper, second = self.pace.update(upper, up, other["second"])
+        parts = {"lower": lower.observe(batch.next_obs), "upper": upper, "movers": [one, {"second": second}]}
+        return state._replace(parts=parts), {"loss": loss}
+
+    def reward(self, state, batch, key):
+        del key
+        known = skill_log_likelihood(state.parts["upper"](state.parts["lower"](batch.next_obs)), batch.skill)
+        spread = update_scale(state.spread, known)
+        return state._replace(spread=spread), known / jnp.sqrt(spread.variance + 1e-6)
+
+
+THIRTEENTH = pytest.param(Thirteenth(), id="thirteenth")
+
+
+def leaves_by_type(tree, kind):
+    """The parts of a tree that are of a type; an optimiser has none of another."""
+    parts = jax.tree.leaves(tree, is_leaf=lambda part: isinstance(part, kind | AdamState))
+    return [part for part in parts if isinstance(part, kind)]
+
+
+@pytest.mark.parametrize("check", testing.checks, ids=lambda check: check.__name__)
+def test_a_thirteenth_method_passes_what_the_others_do(check):
+    check(Thirteenth())
+
+
+@pytest.mark.parametrize("objective", [*every_objective(), THIRTEENTH])
+def test_optimisers_are_found_by_their_type(objective):
+    state = objective.init(jax.random.key(0), ENV)
+    optimisers = leaves_by_type(state, AdamState)
+    bare = without_optimizers(state)
+    assert not leaves_by_type(bare, AdamState)
+    assert len(jax.tree.leaves(bare)) == len(jax.tree.leaves(state)) - len(jax.tree.leaves(optimisers))
+    for kind in (Moments, RunningScale):  # Running statistics are part of the state.
+        jax.tree.map(np.testing.assert_array_equal, leaves_by_type(bare, kind), leaves_by_type(state, kind))
+    shapes = jax.eval_shape(lambda: objective.init(jax.random.key(0), ENV))
+    jax.tree.map(np.testing.assert_array_equal, with_optimizers(bare, shapes), state)  # They had not moved yet.
+
+
+@pytest.mark.parametrize("objective", [*every_objective(), THIRTEENTH])
+def test_widths_are_found_by_their_type(objective):
+    changed = with_hidden(objective, 7)
+    widths, before = dict(hidden_widths(changed)), dict(hidden_widths(objective))
+    assert {name: len(own) for name, own in widths.items()} == {name: len(own) for name, own in before.items()}
+    assert all(set(own) <= {7} for own in widths.values())
+    arrays = [leaf for leaf in jax.tree.leaves(jax.eval_shape(lambda: changed.init(jax.random.key(0), ENV)))]
+    hidden = sum(leaf.shape[-1:] == (7,) for leaf in arrays)
+    assert hidden >= sum(map(len, widths.values()))  # Weights of each, at least.
+
+
+def test_the_command_sets_the_widths_of_a_thirteenth_method(monkeypatch):
+    monkeypatch.setitem(METHODS, "thirteenth", Method(Thirteenth(), "competence", "a toy", finetune_skill="random"))
+    run = make_pretraining("square_a", "thirteenth", hidden=9).run
+    assert dict(hidden_widths(run.objective)) == {"tower.deep.hidden": (9, 9), "tail": (9,)}
+    with pytest.raises(UserError, match=r"tower\.deep\.hidden 0: must be greater than 0"):
+        make_pretraining("square_a", "thirteenth", settings=("tower.deep.hidden=8,0",))
+    with pytest.raises(UserError, match="tail 0: must be greater than 0"):
+        make_pretraining("square_a", "thirteenth", settings=("tail=0",))
 
 
 # --- BeCL -------------------------------------------------------------------------------------------------------------
@@ -452,6 +557,35 @@ def test_the_released_positive_is_found_without_looking_at_all_pairs():
             own = [j for j in range(len(skill)) if skill[j] == z and j != i]
             by_hand.append(own[0] if own else int(i == 0))
         np.testing.assert_array_equal(expected, by_hand)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+@pytest.mark.parametrize("temperature", [0.5, 0.05, 0.01])
+@pytest.mark.parametrize("positive", ["mean", "nearest", "aligned", "random", "pair"])
+def test_what_runs_is_the_two_equations(positive, temperature, precision):
+    """Loss, reward and the loss's gradient as JAX derives it from the scores of all pairs: no kernel is used."""
+    objective = BeCL(OneHot(5), temperature, positive=positive)
+    skill, trajectory = next(crowds())
+    batch, unit, weights = batch_of(skill, trajectory), unit_features(24), jax.random.normal(jax.random.key(1), (24,))
+
+    def as_printed(anchors, features):
+        pairs = positives.relate(batch, jnp.arange(24))
+        negative = pairs.negative & pairs.grouped if positive == "pair" else pairs.negative
+        scores = jnp.einsum("af,bf->ab", anchors, features) / temperature
+        others = jnp.where(negative, scores + jnp.log(objective.weight(pairs))[:, None], -jnp.inf)
+        chosen = positives.POSITIVES[positive](scores, pairs, jax.random.key(0))
+        mass = jax.nn.logsumexp(others, 1)[:, None]
+        each = (contrastive_loss(chosen.scores, mass), intrinsic_reward(chosen.scores, mass))
+        loss, reward = (jnp.sum(chosen.weights * one, 1) for one in each)
+        return loss @ weights, (loss, reward)
+
+    with computing(precision):
+        (_, got), slopes = contrast_and_gradients(objective, unit, batch)
+    with computing("float32"):
+        (_, expected), right = jax.value_and_grad(as_printed, (0, 1), has_aux=True)(unit, unit)
+    near = 1e-4 if precision == "float32" else 0.02 * max(1.0, 0.1 / temperature)
+    for one, other in zip((*got, *slopes), (*expected, *right), strict=True):
+        np.testing.assert_allclose(one, other, rtol=near, atol=near * np.abs(other).max())
 
 
 def test_the_two_equations_in_exponentials():

@@ -417,7 +417,7 @@ def test_aps_by_hand_over_two_batches(key):
 
 def test_aps_as_released_has_ten_features():
     objective = APS()
-    assert objective.skills.dim == objective.critic_dim == 10
+    assert objective.skills.dim == 10
     state = jax.eval_shape(lambda key: objective.init(key, ENV), jax.random.key(0))
     assert state.features.layers[-1].bias.shape == (10,)
 

@@ -16,9 +16,12 @@ from becl.envs.spec import EnvSpec
 from becl.errors import UserError
 from becl.experiments.pretraining import make_pretraining
 from becl.learning.ddpg import DDPG, values
-from becl.learning.offpolicy import OffPolicy, Outcome, Pricing, programs, train
+from becl.learning.offpolicy import OffPolicy, Outcome, Pricing
+from becl.learning.programs import programs
 from becl.learning.replay import Replay, Transitions
-from becl.nn.networks import Adam, Network
+from becl.learning.training import train
+from becl.nn.adam import Adam
+from becl.nn.networks import Network
 from becl.objectives import METHODS
 from becl.objectives.becl import BeCL
 from becl.objectives.diayn import DIAYN

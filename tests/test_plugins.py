@@ -27,8 +27,9 @@ from becl.experiments import workers as execute
 from becl.experiments.finetuning import make_finetuning
 from becl.experiments.maze_study import make_run, make_study
 from becl.experiments.pretraining import load_pretraining, make_pretraining, pretrain, save_snapshots, seed_keys
-from becl.learning.offpolicy import programs
-from becl.nn.networks import Adam, Network
+from becl.learning.programs import programs
+from becl.nn.adam import Adam
+from becl.nn.networks import Network
 from becl.objectives import METHODS, MazeStudy, Method, register, registry
 from becl.objectives.diayn import DIAYN
 from becl.objectives.extrinsic import Extrinsic
@@ -299,7 +300,7 @@ REFUSED = {
     "transfer": ("own", method(Own(), transfer="trunks"), "did you mean 'trunk'?"),
     "no choice": ("own", method(Own(), finetune_skill="none"), "unknown finetune_skill of method 'own' 'none'"),
     "no skills": ("own", method(Extrinsic()), "unknown finetune_skill of method 'own' 'random': allowed: none"),
-    "maze": ("own", method(Own(), maze=MazeStudy(clashing("Adam"))), "a class Adam already, in becl.nn.networks"),
+    "maze": ("own", method(Own(), maze=MazeStudy(clashing("Adam"))), "a class Adam already, in becl.nn.adam"),
 }
 
 

@@ -11,23 +11,26 @@ import scipy.special
 import scipy.stats
 
 from becl.envs.spec import EnvSpec
-from becl.learning.ppo import (
-    PPO,
+from becl.learning.beta import (
     BetaParams,
-    Rollout,
     beta_entropy,
     beta_log_prob,
     beta_params,
     beta_variate,
-    clipped_advantage,
-    concatenated_advantage,
     digamma,
     gamma_noise,
-    generalized_advantage,
     log_gamma,
+)
+from becl.learning.ppo import (
+    PPO,
+    Rollout,
+    clipped_advantage,
+    concatenated_advantage,
+    generalized_advantage,
     policy_input,
 )
-from becl.nn.networks import Adam, Network, add_moments, init_moments, mean_and_std, whiten
+from becl.nn.adam import Adam
+from becl.nn.networks import Network, add_moments, init_moments, mean_and_std, whiten
 from becl.skills import OneHot
 
 ALPHA = np.array([1.05, 1.3, 2.0, 5.0, 40.0, 300.0])

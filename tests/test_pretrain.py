@@ -36,7 +36,9 @@ from becl.experiments.pretraining import (
     snapshot_path,
     without_optimizers,
 )
-from becl.learning.offpolicy import Choice, programs, train
+from becl.learning.offpolicy import Activity
+from becl.learning.programs import programs
+from becl.learning.training import train
 from becl.measure.coverage import Coverage, grid_of
 from becl.objectives import METHODS, Method
 from becl.options import PretrainOptions
@@ -232,7 +234,7 @@ def test_smm_draws_skills_only_with_episodes():
     shapes, _ = jax.eval_shape(run.init, jax.random.key(0))
     actor = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), shapes.learner.actor)
     act = jax.jit(run.act)
-    before = Choice(jnp.full((2, 4), 0.5), jnp.array([6, 6]), jnp.zeros((2, 2)))
+    before = Activity(jnp.full((2, 4), 0.5), jnp.array([6, 6]), jnp.zeros((2, 2)))
     began = jnp.array([False, True])
     for number in (50, 100):
         choice = act(jax.random.key(1), actor, (), before, jnp.zeros((2, 2)), began, jnp.int32(number))
@@ -672,19 +674,19 @@ def test_without_a_terminal_progress_is_plain_lines(capsys):
 SHARING = """
 import jax, numpy as np
 jax.config.update("jax_disable_most_optimizations", True)
-from becl.learning import offpolicy
+from becl.learning import programs, training
 from becl.options import PretrainOptions
 from becl.experiments.pretraining import make_envs, make_pretraining, seed_keys
 
-assert [offpolicy.usable_devices(seeds) for seeds in (1, 2, 3, 4, 5, 6, 8)] == [1, 2, 3, 4, 1, 3, 4]
+assert [programs.usable_devices(seeds) for seeds in (1, 2, 3, 4, 5, 6, 8)] == [1, 2, 3, 4, 1, 3, 4]
 settings = ["batch=16", "replay.capacity=400", "random_steps=20"]
 options = PretrainOptions("square_a", "diayn", (0, 1, 2, 3), 60, skills=3, envs=2, hidden=8, set=settings)
 made = make_pretraining(options)
 
 def final(devices):
-    offpolicy.usable_devices = lambda seeds: devices
+    training.usable_devices = lambda seeds: devices
     environments = make_envs(made.env, 8, made.seeds)
-    *_, last = offpolicy.train(made.run, environments, seed_keys(made.seeds), made.steps)
+    *_, last = training.train(made.run, environments, seed_keys(made.seeds), made.steps)
     for leaf in jax.tree.leaves((last.state.learner, last.state.objective, last.state.replay)):
         assert len(leaf.sharding.device_set) == devices, leaf.sharding
         assert all(len(shard.data) == 4 // devices for shard in leaf.addressable_shards)

@@ -16,7 +16,7 @@ from becl.envs.maze_batch import MazeBatch
 from becl.errors import UserError
 from becl.experiments import evaluation as command_file
 from becl.experiments.evaluation import command_line, resolve
-from becl.experiments.pretraining import make_pretraining, seed_keys, snapshot_path, without_optimizers
+from becl.experiments.pretraining import make_pretraining, seed_keys, snapshot_path
 from becl.learning.ddpg import DDPG
 from becl.measure.coverage import grid_of
 from becl.measure.skills import (
@@ -34,6 +34,7 @@ from becl.measure.skills import (
     tasks_of,
     zero_shot,
 )
+from becl.nn.adam import without_optimizers
 from becl.options import EvaluateOptions, PretrainOptions
 from becl.runs.folder import open_folder, save_arrays
 from becl.skills import Cube, NoSkill, OneHot, Sphere

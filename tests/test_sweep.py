@@ -32,7 +32,7 @@ from becl.errors import UserError
 from becl.experiments.finetuning import make_finetuning
 from becl.experiments.maze_study import make_study
 from becl.experiments.pretraining import make_pretraining, memory
-from becl.learning import offpolicy
+from becl.learning import programs
 from becl.options import OPTIONS, FinetuneOptions, PretrainOptions
 from becl.runs.lock import locked
 from becl.seeds import parse_seeds
@@ -777,7 +777,7 @@ class Terminal(io.StringIO):
 def test_in_one_process_programs_are_forgotten_now_and_then(monkeypatch: pytest.MonkeyPatch):
     events = []
     monkeypatch.setattr(sweep_command, "run_job", lambda order: events.append("job") or Ended(0))
-    monkeypatch.setattr(offpolicy, "forget_programs", lambda: events.append("forget"))
+    monkeypatch.setattr(programs, "forget_programs", lambda: events.append("forget"))
     here = sweep_command.Here()
     for _ in range(40):
         here.submit(order_of(["envs"]))

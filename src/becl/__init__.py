@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from becl.learning.ddpg import DDPG
     from becl.learning.offpolicy import OffPolicy
     from becl.learning.replay import Replay
-    from becl.nn.networks import Adam, Network
+    from becl.nn.adam import Adam
+    from becl.nn.networks import Network
     from becl.objectives import METHODS, Batch, MazeStudy, Method, Objective, register
     from becl.runs.callbacks import Callback, Wandb
     from becl.skills import Cube, NoSkill, OneHot, SkillSpace, Sphere
@@ -27,7 +28,8 @@ _HOME = {
     "errors": ("Failed", "UserError"),
     "experiments.evaluation": ("Evaluation",),
     "experiments.finetuning": ("Finetuning",),
-    "nn.networks": ("Adam", "Network"),
+    "nn.adam": ("Adam",),
+    "nn.networks": ("Network",),
     "objectives": ("METHODS", "Batch", "MazeStudy", "Method", "Objective", "register"),
     "learning.offpolicy": ("OffPolicy",),
     "export.policy": ("Skill",),

@@ -27,7 +27,7 @@ import numpy as np
 
 from becl.envs.spec import EnvSpec
 from becl.errors import UserError
-from becl.nn.networks import Network
+from becl.nn.networks import Network, with_hidden
 from becl.objectives import Batch, Metrics, Objective, kinds_of
 from becl.skills import OneHot
 from becl.specs import from_dict, to_dict
@@ -35,7 +35,7 @@ from becl.specs import from_dict, to_dict
 ENV = EnvSpec(obs_dim=3, action_dim=2, episode_length=10)
 STEPS = 60  # Of fit and reward, in most checks.
 SKILLS = 4
-SIZES = {"feature_dim": 5, "code_dim": 5, "prototypes": 8, "queue": 40, "head": (16,), "episode_length": 10}
+SIZES = {"feature_dim": 5, "code_dim": 5, "prototypes": 8, "queue": 40, "episode_length": 10}
 """Options that are made small where an objective has them."""
 
 
@@ -46,12 +46,9 @@ def small(objective: Any) -> Any:
     """The objective with tiny networks and four skills, or as many dimensions of continuous ones."""
     values = {field.name: getattr(objective, field.name) for field in dataclasses.fields(objective)}
     sizes: dict[str, Any] = {name: size for name, size in SIZES.items() if values.get(name) is not None}
-    for name, value in values.items():
-        if isinstance(value, Network):
-            sizes[name] = dataclasses.replace(value, hidden=(16,) * len(value.hidden))
     if objective.skills.dim:
         sizes["skills"] = dataclasses.replace(objective.skills, dim=SKILLS)
-    return dataclasses.replace(objective, **sizes)
+    return with_hidden(dataclasses.replace(objective, **sizes), 16)
 
 
 def make_batch(seed: int = 0, episodes: int = 12, steps: int = 10, skills: int = SKILLS, apart: float = 0.0) -> Batch:
@@ -257,8 +254,8 @@ def no_array_stands_twice_in_a_state(objective: Any) -> None:
 
 
 def snapshots_can_be_read_again(objective: Any) -> None:
-    """A state is a NamedTuple of arrays; what it has under `opt` is Adam's, and begins anew."""
-    from becl.experiments.pretraining import with_optimizers, without_optimizers
+    """A state is a NamedTuple of arrays; Adam's states in it begin anew, wherever they are."""
+    from becl.nn.adam import with_optimizers, without_optimizers
     from becl.runs.folder import load_arrays, named_arrays, save_arrays
 
     objective = small(objective)

@@ -320,7 +320,7 @@ def check_precisions(device: Any) -> Iterator[Line]:
     """Products as networks compute them: rounded as they should be, and how fast."""
     import numpy as np
 
-    from becl.nn.networks import fastest
+    from becl.nn.precision import fastest
 
     allowed = {"float32": EXACT, "tf32": 5e-3, "bf16": 5e-2}
     width = 512 if device.platform == "cpu" else 4096
@@ -356,10 +356,10 @@ def time_product(precision: Any, x: Any, y: Any, device: Any, seconds: float = 0
     import jax
     import numpy as np
 
-    from becl.nn import networks
+    from becl.nn.precision import affine, computing
 
-    with networks.computing(precision):
-        multiply = jax.jit(lambda x, y: networks.affine(x, y, jax.numpy.zeros(y.shape[1])))
+    with computing(precision):
+        multiply = jax.jit(lambda x, y: affine(x, y, jax.numpy.zeros(y.shape[1])))
         x, y = jax.device_put((x, y), device)
         result = jax.block_until_ready(multiply(x, y))  # Compiles.
         times, until = [], time.perf_counter() + seconds

@@ -51,14 +51,16 @@ from becl.experiments.pretraining import (
     spec_classes,
     spec_of,
     with_width,
-    without_optimizers,
 )
 from becl.experiments.settings import check_least, check_seeds, settings_of
 from becl.learning.choice import BestFirst, Held, Prior, Regress, SkillChoice
 from becl.learning.controller import Controller, Stretches
 from becl.learning.ddpg import Actor, DDPGState
-from becl.learning.offpolicy import Diverged, OffPolicy, Restorable, RunState, blamed, train
+from becl.learning.offpolicy import OffPolicy, RunState
+from becl.learning.protocols import Restorable
 from becl.learning.replay import Replay
+from becl.learning.training import Diverged, environment_errors, train
+from becl.nn.adam import without_optimizers
 from becl.objectives import METHODS
 from becl.objectives.aps import APSState
 from becl.objectives.extrinsic import Extrinsic
@@ -570,7 +572,7 @@ class Judge:
             action = np.asarray(self._act(actors, self._obs.reshape(lanes, episodes, -1), given))
             if not np.isfinite(action).all():
                 raise Diverged(step // self._made.unit, np.flatnonzero(~np.isfinite(action).all((1, 2))))
-            with blamed(step):
+            with environment_errors(step):
                 outcome = self._environments.step(action.reshape(lanes * episodes, -1))
             total += np.where(over, 0.0, outcome.reward)
             over |= outcome.truncated

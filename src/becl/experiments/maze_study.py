@@ -42,7 +42,8 @@ from becl.experiments.settings import (
 )
 from becl.learning.onpolicy import OnPolicy
 from becl.learning.ppo import PPO
-from becl.nn.networks import Adam, Network
+from becl.nn.adam import Adam
+from becl.nn.networks import Network
 from becl.objectives import METHODS, MazeStudy, kinds_of
 from becl.objectives.registry import STUDIED
 from becl.options import MazeOptions
@@ -412,7 +413,7 @@ def _keep(study, label, seed, state, learning, timing, out: Path) -> None:
     import jax
     import safetensors.numpy
 
-    from becl.experiments.pretraining import without_optimizers
+    from becl.nn.adam import without_optimizers
 
     run = study.runs[label]
     rows = [

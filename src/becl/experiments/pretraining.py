@@ -34,11 +34,15 @@ from becl.errors import Failed, UserError, unknown
 from becl.experiments.settings import Setting, change, check_least, check_positive, check_seeds, settings_of
 from becl.learning.choice import Prior
 from becl.learning.ddpg import DDPG
-from becl.learning.diagnostics import Watch
-from becl.learning.offpolicy import Diverged, OffPolicy, Restorable, RunState, train, usable_devices
+from becl.learning.offpolicy import OffPolicy, RunState
+from becl.learning.programs import usable_devices
+from becl.learning.protocols import Restorable
 from becl.learning.replay import Replay
+from becl.learning.training import Diverged, train
 from becl.measure.coverage import Coverage, grid_of
-from becl.nn.networks import Adam, AdamState, Network, Precision
+from becl.nn.adam import Adam, with_optimizers, without_optimizers
+from becl.nn.networks import Network, hidden_widths, with_hidden
+from becl.nn.precision import Precision
 from becl.objectives import METHODS, kinds_of
 from becl.objectives.extrinsic import Extrinsic
 from becl.options import PretrainOptions
@@ -52,6 +56,7 @@ from becl.runs.log import Log
 from becl.runs.progress import Progress, clock, counted, interrupts, progress, say
 from becl.runs.provenance import device_name, provenance
 from becl.runs.recording import NotFinite, Recorder, fitting
+from becl.runs.troubles import Watch
 from becl.skills import Cube, NoSkill, OneHot, Sphere
 from becl.specs import check_numbers, from_dict, override, to_dict
 
@@ -206,14 +211,7 @@ def with_dim(method: str, space: Any, dim: int) -> Any:
 def with_width(run: OffPolicy, hidden: int) -> OffPolicy:
     """All networks of a run with hidden layers of one width, for machines without a GPU."""
     check_least("--hidden", hidden)
-    changes: dict[str, Any] = {}
-    for field in dataclasses.fields(run.objective):  # type: ignore[arg-type]
-        value = getattr(run.objective, field.name)
-        if isinstance(value, Network):
-            changes[field.name] = dataclasses.replace(value, hidden=(hidden,) * len(value.hidden))
-        elif field.name == "head" and value is not None:
-            changes[field.name] = (hidden,) * len(value)
-    objective = dataclasses.replace(run.objective, **changes)  # type: ignore[type-var]
+    objective = with_hidden(run.objective, hidden)
     return override(dataclasses.replace(run, objective=objective), "learner.hidden", hidden)
 
 
@@ -260,12 +258,9 @@ def check_run(run: OffPolicy) -> None:
     }
     for field in dataclasses.fields(run.objective):  # type: ignore[arg-type]
         value = getattr(run.objective, field.name)
-        if isinstance(value, Network):
-            positive[f"{field.name}.hidden"] = min(value.hidden, default=1)
-        elif isinstance(value, Adam):
+        if isinstance(value, Adam):
             positive[f"{field.name}.learning_rate"] = value.learning_rate
-        elif field.name == "head" and value is not None:
-            positive["head"] = min(value, default=1)
+    positive |= {name: min(widths, default=1) for name, widths in hidden_widths(run.objective)}
     check_positive(positive)
     if not 0 <= run.random_steps < float("inf"):
         raise UserError(f"random_steps {run.random_steps}: must not be negative")
@@ -391,15 +386,6 @@ def save_snapshots(made: Pretraining, out: Path, state: RunState, step: int) -> 
         raise Failed(failure(made, out, step, "a weight", bad))
 
 
-def without_optimizers(tree: Any) -> Any:
-    """A tree of named tuples and networks less what only optimisers need."""
-    if isinstance(tree, dict):
-        return {name: without_optimizers(value) for name, value in tree.items()}
-    if not hasattr(tree, "_fields"):  # The state of a method that learns nothing.
-        return tree
-    return tree._replace(**{name: None for name in tree._fields if name in ("opt", "actor_opt", "critic_opt")})
-
-
 def load_snapshot(made: Pretraining, path: Path) -> tuple[Any, Any]:
     """States of learner and objective from a snapshot; optimisers begin anew."""
     run, key = made.run, jax.random.key(0)
@@ -417,21 +403,6 @@ def learner_shapes(run: OffPolicy) -> Any:
     return without_optimizers(
         jax.eval_shape(lambda: run.learner.init(jax.random.key(0), run.env, run.objective.skills))
     )
-
-
-def with_optimizers(tree: Any, shapes: Any) -> Any:
-    """A loaded state with fresh optimisers where it has none."""
-    if not hasattr(tree, "_fields"):
-        return tree
-
-    def begin(shape: AdamState) -> AdamState:
-        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
-        return zeros._replace(decay=jnp.ones_like(zeros.decay))
-
-    def fresh(shapes: Any) -> Any:
-        return jax.tree.map(begin, shapes, is_leaf=lambda part: isinstance(part, AdamState))
-
-    return tree._replace(**{name: fresh(getattr(shapes, name)) for name in tree._fields if getattr(tree, name) is None})
 
 
 def pretrain(

@@ -11,7 +11,7 @@ from becl.errors import Failed, UserError
 from becl.export.files import check_out, choose_format, load_policy, save
 from becl.export.find import Policy, find_policy
 from becl.export.policy import Act, fold
-from becl.nn.networks import computing
+from becl.nn.precision import computing
 
 TOLERANCE = 1e-5  # Between actions of the file and of the run's network.
 

@@ -19,7 +19,8 @@ from becl.envs.spec import EnvSpec
 from becl.errors import UserError
 from becl.learning.ddpg import DDPG
 from becl.learning.replay import Transitions
-from becl.nn.networks import MLP, Adam, AdamState, Network, follow
+from becl.nn.adam import Adam, AdamState
+from becl.nn.networks import MLP, Network, follow
 from becl.objectives.protocol import Metrics
 from becl.skills import SkillSpace
 
@@ -72,13 +73,14 @@ class Controller:
         del state
         return obs
 
-    def copies(self, state: ControllerState) -> None:
-        del state
+    def begin(self, state: ControllerState) -> ControllerState:
+        return state
 
-    def update(
-        self, state: ControllerState, batch: Transitions, key: PRNGKeyArray, copies: None = None
-    ) -> tuple[ControllerState, Metrics]:
-        del key, copies
+    def end(self, state: ControllerState) -> ControllerState:
+        return state
+
+    def update(self, state: ControllerState, batch: Transitions, key: PRNGKeyArray) -> tuple[ControllerState, Metrics]:
+        del key
         following = self.best(state.actor, batch.next_obs, batch.skill)
         reward = batch.reward / self.interval
         goal = reward + batch.discount * jnp.sum(following * state.target(batch.next_obs), -1)

@@ -19,23 +19,19 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from becl.envs.spec import EnvSpec
 from becl.learning.diagnostics import dormant_share, effective_rank, gradient_size, saturation
 from becl.learning.replay import Transitions
+from becl.nn.adam import Adam, AdamState
 from becl.nn.networks import (
-    Adam,
-    AdamState,
     Linear,
     Moments,
     Trunk,
     add_moments,
-    affine,
-    batch_sum,
-    coarse,
     follow,
     init_moments,
     init_trunk,
     orthogonal_layer,
     whiten,
-    wide_weights,
 )
+from becl.nn.precision import affine, inner_product, rounded, rounded_weights
 from becl.objectives.protocol import Metrics
 from becl.skills import SkillSpace
 from becl.specs import added
@@ -102,28 +98,14 @@ class Critic(eqx.Module):
         return jnp.swapaxes(out.reshape(len(x), 2, -1), 0, 1)
 
 
-@jax.custom_vjp
-def inner_product(x: Float[Array, "batch both"], weight: Float[Array, "2 hidden"]) -> Float[Array, "batch 2"]:
-    """Of either half of the features and its weights."""
-    return jnp.sum(x.reshape(len(x), *weight.shape).astype(jnp.float32) * weight, -1)
-
-
-def _inner_product_backward(kept: tuple[Array, Array], g: Float[Array, "batch 2"]) -> tuple[Array, Array]:
-    x, weight = kept
-    halves = x.reshape(len(x), *weight.shape)
-    slope = batch_sum((halves * g[..., None]).reshape(len(x), -1)).reshape(weight.shape)
-    return (g[..., None] * weight).reshape(x.shape).astype(x.dtype), slope
-
-
-inner_product.defvjp(lambda x, weight: (inner_product(x, weight), (x, weight)), _inner_product_backward)
-
-
 class DDPGState(NamedTuple):
     actor: Actor
     critic: Critic
     target: Critic
     actor_opt: AdamState
     critic_opt: AdamState
+    rounded: tuple[Actor, Critic, Critic] | None = None
+    """Weights of the networks as products round them; only from `begin` to `end`."""
 
 
 @dataclass(frozen=True)
@@ -192,23 +174,17 @@ class DDPG:
         """Observations as the networks get them."""
         return state.actor.whitened(obs)
 
-    def copies(self, state: DDPGState) -> tuple[Actor, Critic, Critic]:
-        """Of weights in actor, critic and target, for the next `update`."""
-        return wide_weights((state.actor, state.critic, state.target))
+    def begin(self, state: DDPGState) -> DDPGState:
+        """Weights are rounded where they change from now on, and not once more where they are used."""
+        return state._replace(rounded=rounded_weights((state.actor, state.critic, state.target)))
 
-    def update(
-        self,
-        state: DDPGState,
-        batch: Transitions,
-        key: PRNGKeyArray,
-        copies: tuple[Actor, Critic, Critic] | None = None,
-    ) -> tuple[DDPGState, Metrics]:
-        """Critic, then the actor with the critic just updated, then the target.
+    def end(self, state: DDPGState) -> DDPGState:
+        return state._replace(rounded=None)
 
-        A loop hands on `copies`: weights are then rounded where they change, and not once more where they are used.
-        """
+    def update(self, state: DDPGState, batch: Transitions, key: PRNGKeyArray) -> tuple[DDPGState, Metrics]:
+        """Critic, then the actor with the critic just updated, then the target."""
         target_key, actor_key = jax.random.split(key)
-        old_actor, old_critic, old_target = coarse((state.actor, state.critic, state.target), copies)
+        old_actor, old_critic, old_target = rounded((state.actor, state.critic, state.target), state.rounded)
         here = state.actor.whitened(jnp.concatenate([batch.obs, batch.skill], -1))
         there = state.actor.whitened(jnp.concatenate([batch.next_obs, batch.skill], -1))
 
@@ -220,7 +196,7 @@ class DDPG:
         goal = batch.reward + batch.discount * next_value
         (loss, q), grads = jax.value_and_grad(critic_loss, has_aux=True)(old_critic)
         critic, critic_opt = self.optimizer.update(state.critic, grads, state.critic_opt)
-        new_critic = coarse(critic)
+        new_critic = rounded(critic)
 
         def actor_loss(actor: Actor):
             return -values(new_critic, here, self._noisy(actor.mean(here), actor_key), batch.skill).min(0).mean()
@@ -228,8 +204,9 @@ class DDPG:
         policy_loss, grads = jax.value_and_grad(actor_loss)(old_actor)
         actor, actor_opt = self.optimizer.update(state.actor, grads, state.actor_opt)
         target = follow(state.target, critic, self.target_rate)
+        after = DDPGState(actor.observe(batch.obs), critic, target, actor_opt, critic_opt)
         metrics = {"critic_loss": loss, "actor_loss": policy_loss, "q": q, "goal": goal.mean()}
-        return DDPGState(actor.observe(batch.obs), critic, target, actor_opt, critic_opt), metrics
+        return after if state.rounded is None else self.begin(after), metrics
 
     def diagnose(self, state: DDPGState, batch: Transitions) -> Metrics:
         """Whether the networks can still learn, seen on a batch of states: see `becl.learning.diagnostics`."""

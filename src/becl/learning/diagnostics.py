@@ -1,19 +1,15 @@
 """Numbers that tell whether a policy can still learn: saturated actions, dormant units, collapsed features.
 
 They explain why a pretrained policy may learn a task more slowly than a fresh one. Each is a pure function of what the
-networks compute on a batch of states; `DDPG.diagnose` puts them together, and a run logs them with every row.
+networks compute on a batch of states; `DDPG.diagnose` puts them together, and a run logs them with every row
+(`becl.runs.troubles` warns of bad ones).
 """
-
-import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from becl.nn.networks import Adam, AdamState
-from becl.runs.callbacks import Callback, Row
+from becl.nn.adam import Adam, AdamState
 
 SATURATED = 0.99  # An action beyond this, in either direction: tanh passes 2 % of its gradient there, or less.
 DORMANT = 0.025  # A unit whose mean activity is this share of its layer's, or less (Sokar et al. 2023).
@@ -55,54 +51,3 @@ def gradient_size(optimizer: Adam, state: AdamState) -> tuple[Float[Array, ""], 
 
 def _total(tree: PyTree) -> Float[Array, ""]:
     return sum((leaf.sum() for leaf in jax.tree.leaves(tree)), start=jnp.zeros(()))
-
-
-class Trouble(NamedTuple):
-    """A number beyond which a policy is not expected to learn, and what to say then."""
-
-    column: str
-    limit: float
-    below: bool
-    """Whether lower numbers are the bad ones."""
-    says: str
-    advice: str
-
-    def found(self, row: Mapping[str, Any]) -> bool:
-        value = row.get(self.column, math.nan)
-        return value < self.limit if self.below else value > self.limit
-
-
-# Far beyond what runs that transfer well have: 0.67, 36 directions and 6 % (docs/transfer.md).
-TROUBLES = (
-    Trouble(
-        "saturation", 0.9, False,
-        "{value:.0%} of actions are at the ends of their range, where tanh has hardly a gradient",
-        "a larger reward keeps them smaller: --set reward_scale=10",
-    ),
-    Trouble(
-        "actor_rank", 1.1, True,
-        "the policy's features have collapsed: they vary in {value:.2f} directions",
-        "try --normalize-obs or --set learner.optimizer.learning_rate=3e-5",
-    ),
-    Trouble(
-        "actor_dormant", 0.9, False,
-        "{value:.0%} of the policy's units are silent",
-        "try --normalize-obs or --set learner.optimizer.learning_rate=3e-5",
-    ),
-)  # fmt: skip
-
-
-class Watch(Callback):
-    """Says of each trouble once, when it is first seen: after how many steps, of which seeds, and what to try."""
-
-    def __init__(self, say: Callable[[str], None]):
-        self._say, self._said = say, set[str]()
-
-    def on_log(self, step: int, rows: Sequence[Row]) -> None:
-        for trouble in TROUBLES:
-            bad = [row for row in rows if trouble.found(row)]
-            if bad and trouble.column not in self._said:
-                self._said.add(trouble.column)
-                seeds = ", ".join(str(row["seed"]) for row in bad)
-                says = trouble.says.format(value=bad[0][trouble.column])
-                self._say(f"warning: seed {seeds} after {step:,} steps: {says}; {trouble.advice}")

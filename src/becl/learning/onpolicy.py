@@ -12,16 +12,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from becl.envs.maze import Maze
-from becl.learning.ppo import (
-    PPO,
-    GammaNoise,
-    PPOState,
-    Rollout,
-    beta_params,
-    beta_variate,
-    gamma_noise,
-    policy_input,
-)
+from becl.learning.beta import GammaNoise, beta_params, beta_variate, gamma_noise
+from becl.learning.ppo import PPO, PPOState, Rollout, policy_input
 from becl.objectives.protocol import Batch, Metrics, Objective
 
 

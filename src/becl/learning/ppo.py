@@ -9,15 +9,14 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from becl.envs.spec import EnvSpec
-from becl.nn.networks import MLP, Adam, AdamState, Network
+from becl.learning.beta import beta_entropy, beta_log_prob, beta_params
+from becl.nn.adam import Adam, AdamState
+from becl.nn.networks import MLP, Network
 from becl.objectives.protocol import Metrics
 from becl.skills import SkillSpace
-
-ATTEMPTS = 5  # Rejections allowed when drawing a gamma variate; all fail once in about 10^7 draws.
 
 
 class Rollout(NamedTuple):
@@ -43,12 +42,7 @@ class PPOState(NamedTuple):
     opt: AdamState
 
 
-class BetaParams(NamedTuple):
-    alpha: Float[Array, "*batch action"]
-    beta: Float[Array, "*batch action"]
-
-
-class Experience(NamedTuple):
+class Samples(NamedTuple):
     """What a minibatch of the update needs, rows being transitions."""
 
     inputs: Float[Array, "n in"]
@@ -102,7 +96,7 @@ class PPO:
 
     def prepare(
         self, networks: ActorCritic, rollout: Rollout, reward: Float[Array, "time episodes"]
-    ) -> tuple[Experience, Metrics]:
+    ) -> tuple[Samples, Metrics]:
         inputs = policy_input(jnp.concatenate([rollout.obs, rollout.last_obs[None]]), rollout.skill)
         flat = inputs.reshape(-1, inputs.shape[-1])
         values = networks.value(flat).reshape(inputs.shape[:2])
@@ -113,7 +107,7 @@ class PPO:
         rows = len(flat) - len(rollout.last_obs)
         params = beta_params(networks.policy, flat[:rows])
         sample = rollout.sample.reshape(rows, -1)
-        experience = Experience(
+        experience = Samples(
             flat[:rows],
             sample,
             beta_log_prob(params, sample),
@@ -122,13 +116,13 @@ class PPO:
         )
         return experience, {"reward": reward.mean(), "value": values.mean()}
 
-    def _step(self, state: PPOState, batch: Experience) -> tuple[PPOState, Metrics]:
+    def _step(self, state: PPOState, batch: Samples) -> tuple[PPOState, Metrics]:
         grads, metrics = jax.grad(self.loss, has_aux=True)(state.networks, batch)
         networks, opt = self.optimizer.update(state.networks, grads, state.opt)
         networks = ActorCritic(*(network.observe(batch.inputs) for network in networks))
         return PPOState(networks, opt), metrics
 
-    def loss(self, networks: ActorCritic, batch: Experience) -> tuple[Float[Array, ""], Metrics]:
+    def loss(self, networks: ActorCritic, batch: Samples) -> tuple[Float[Array, ""], Metrics]:
         params = beta_params(networks.policy, batch.inputs)
         ratio = jnp.exp(beta_log_prob(params, batch.sample) - batch.log_prob)
         policy_loss = -clipped_advantage(ratio, batch.advantage, self.clip).mean()
@@ -186,79 +180,3 @@ def concatenated_advantage(
 
     _, joined = jax.lax.scan(join, jnp.zeros(()), within.T, reverse=True)
     return joined.T
-
-
-def beta_params(policy: MLP, inputs: Float[Array, "*batch in"]) -> BetaParams:
-    """Both parameters stay above 1.05, so that the density is bounded and has one mode."""
-    return BetaParams(*jnp.split(jax.nn.softplus(policy(inputs)) + 1.05, 2, axis=-1))
-
-
-def beta_log_prob(params: BetaParams, sample: Float[Array, "*batch action"]) -> Float[Array, "*batch"]:
-    a, b = params
-    density = (a - 1) * jnp.log(sample) + (b - 1) * jnp.log1p(-sample)
-    return jnp.sum(density - log_beta(a, b), -1)
-
-
-def beta_entropy(params: BetaParams) -> Float[Array, "*batch"]:
-    """Mean (not sum) over action dimensions of the entropy on [0, 1]."""
-    a, b = params
-    terms = (a - 1) * digamma(a) + (b - 1) * digamma(b) - (a + b - 2) * digamma(a + b)
-    return jnp.mean(log_beta(a, b) - terms, -1)
-
-
-def log_beta(a: Float[Array, "*b"], b: Float[Array, "*b"]) -> Float[Array, "*b"]:
-    return log_gamma(a) + log_gamma(b) - log_gamma(a + b)
-
-
-def log_gamma(x: Float[Array, "*b"]) -> Float[Array, "*b"]:
-    """Stirling's series at x + 4; accurate to float32 for x ≥ 1 and several times cheaper than the general one."""
-    y = x + 4.0
-    inverse = 1.0 / y
-    square = inverse * inverse
-    series = inverse * (1 / 12 - square * (1 / 360 - square / 1260))
-    shift = jnp.log(x * (x + 1.0) * (x + 2.0) * (x + 3.0))
-    return (y - 0.5) * jnp.log(y) - y + 0.5 * np.log(2 * np.pi) + series - shift
-
-
-def digamma(x: Float[Array, "*b"]) -> Float[Array, "*b"]:
-    """The derivative of `log_gamma`, by the same shift."""
-    y = x + 4.0
-    inverse = 1.0 / y
-    square = inverse * inverse
-    series = jnp.log(y) - 0.5 * inverse - square * (1 / 12 - square * (1 / 120 - square / 252))
-    first, second = x * (x + 3.0), x * (x + 3.0) + 2.0  # x(x+3) and (x+1)(x+2)
-    return series - (2 * x + 3.0) * (1.0 / first + 1.0 / second)
-
-
-class GammaNoise(NamedTuple):
-    """Random numbers from which any gamma variate of shape ≥ 1 can be made: drawn in bulk, ahead of the episode."""
-
-    normal: Float[Array, "*batch attempts"]
-    log_uniform: Float[Array, "*batch attempts"]
-
-
-def gamma_noise(key: PRNGKeyArray, *shape: int) -> GammaNoise:
-    normal_key, uniform_key = jax.random.split(key)
-    return GammaNoise(
-        jax.random.normal(normal_key, (*shape, ATTEMPTS)),
-        jnp.log(jax.random.uniform(uniform_key, (*shape, ATTEMPTS), minval=1e-12)),
-    )
-
-
-def gamma_variate(shape: Float[Array, "*b"], noise: GammaNoise) -> Float[Array, "*b"]:
-    """Marsaglia and Tsang's rejection sampler with its attempts side by side; the first accepted counts."""
-    d = (shape - 1 / 3)[..., None]
-    x = noise.normal
-    v = (1.0 + x * jax.lax.rsqrt(9.0 * d)) ** 3
-    bound = 0.5 * jnp.square(x) + d * (1.0 - v + jnp.log(jnp.maximum(v, 1e-12)))
-    accepted = (v > 0) & (noise.log_uniform < bound)
-    chosen = jnp.argmax(accepted, -1, keepdims=True)
-    value = jnp.take_along_axis(d * v, chosen, -1)
-    # The mode where no attempt was accepted.
-    return jnp.where(accepted.any(-1), value[..., 0], d[..., 0])
-
-
-def beta_variate(params: BetaParams, noise: GammaNoise) -> Float[Array, "*batch action"]:
-    """u = g/(g + h) from two gamma variates; `noise` has a leading axis of two."""
-    gammas = gamma_variate(jnp.stack(params), noise)
-    return jnp.clip(gammas[0] / (gammas[0] + gammas[1]), 1e-6, 1 - 1e-6)

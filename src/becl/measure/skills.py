@@ -21,7 +21,7 @@ from becl.envs.domain import Domain, Vector
 from becl.envs.external import is_foreign, make_foreign
 from becl.envs.maze_batch import MazeBatch
 from becl.envs.simulations import Simulations
-from becl.learning.offpolicy import Environments
+from becl.learning.protocols import Environments
 from becl.measure.coverage import grid_of
 from becl.measure.estimators import BIN, knn_accuracy, plug_in
 from becl.skills import NoSkill, OneHot, SkillSpace

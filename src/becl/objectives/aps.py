@@ -5,8 +5,8 @@ Rewards spread, and states whose features point where the skill w points. With f
     loss = −w·φ̂(s')
     r_i = log(1 + mean over the K nearest of max(‖φ(s'_i) − φ(s'_j)‖ / M − 0.0001, 0)) + w·φ̂(s'_i)
 
-M is the running mean of the distances. The critic predicts successor features ψ, Q = w·ψ: its width is `critic_dim`.
-For a task the skill is regressed from its rewards (`regress_skill`).
+M is the running mean of the distances. The critic predicts successor features ψ, Q = w·ψ; their number is
+`DDPG.critic_dim`. For a task the skill is regressed from its rewards (`regress_skill`).
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from becl.envs.spec import EnvSpec
-from becl.nn.networks import MLP, Adam, AdamState, Network, unit
+from becl.nn.adam import Adam, AdamState
+from becl.nn.networks import MLP, Network, unit
 from becl.objectives.particles import RunningScale, init_scale, particle_entropy
 from becl.objectives.protocol import Batch, Metrics
 from becl.skills import SkillSpace, Sphere
@@ -39,11 +40,6 @@ class APS:
     """What is taken off a distance, in units of M."""
     network: Network = Network()
     optimizer: Adam = Adam()
-
-    @property
-    def critic_dim(self) -> int:
-        """Outputs of the critic, which the skill weighs."""
-        return self.skills.dim
 
     def init(self, key: PRNGKeyArray, env: EnvSpec) -> APSState:
         features = self.network.init(key, env.obs_dim, self.skills.dim)

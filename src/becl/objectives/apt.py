@@ -16,7 +16,8 @@ import jax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from becl.envs.spec import EnvSpec
-from becl.nn.networks import Adam, AdamState, Network, Trunk, init_trunk
+from becl.nn.adam import Adam, AdamState
+from becl.nn.networks import Network, Trunk, init_trunk
 from becl.objectives.icm import Dynamics, dynamics_loss, init_dynamics
 from becl.objectives.particles import particle_entropy
 from becl.objectives.protocol import Batch, Metrics

@@ -19,18 +19,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from becl.envs.spec import EnvSpec
-from becl.nn.networks import Adam, Network
-from becl.objectives.contrast import (
-    exponentials_fit,
-    in_blocks,
-    likeness,
-    mean_nce,
-    mean_over,
-    negative_mass,
-    negative_sum,
-    similarities,
-)
-from becl.objectives.encoder import EncoderState, encode, fit_encoder, init_encoder
+from becl.nn.adam import Adam
+from becl.nn.networks import Network, Widths
+from becl.objectives.contrast import exponentials_fit, mean_contrast, negative_mass, similarities
+from becl.objectives.encoder import EncoderState, encoder_reward, fit_encoder, init_encoder
 from becl.objectives.positives import POSITIVES, Pairs, relate
 from becl.objectives.protocol import Batch, Metrics
 from becl.skills import OneHot
@@ -58,25 +50,22 @@ class BeCL:
     """Which state of a transition is looked at: where it leads (released code), or where it begins (paper)."""
     feature_dim: int = 16
     network: Network = Network()
-    head: tuple[int, ...] | None = (1024,)
+    head: Widths | None = (1024,)
     """Hidden widths of the projection head behind the encoder; None for no head."""
     optimizer: Adam = Adam()
 
     def init(self, key: PRNGKeyArray, env: EnvSpec) -> EncoderState:
-        return init_encoder(key, env.obs_dim, self.feature_dim, self.network, self.head, self.optimizer)
+        return init_encoder(self, key, env.obs_dim)
 
     def fit(self, state: EncoderState, batch: Batch, key: PRNGKeyArray) -> tuple[EncoderState, Metrics]:
-        every = jnp.arange(len(batch.progress))
-        return fit_encoder(
-            state, self.optimizer, getattr(batch, self.state), lambda f: self.contrast(f, f, batch, every, key)
-        )
+        """One step down the mean of L over the batch."""
+        return fit_encoder(self, state, batch, key)
 
     def reward(
         self, state: EncoderState, batch: Batch, key: PRNGKeyArray
     ) -> tuple[EncoderState, Float[Array, " batch"]]:
-        features = encode(state, getattr(batch, self.state))
-        rewards = in_blocks(lambda rows: self.contrast(features[rows], features, batch, rows, key)[1], len(features))
-        return state, rewards * batch.progress**self.ramp
+        """r of every state of the batch."""
+        return encoder_reward(self, state, batch, key)
 
     def contrast(
         self,
@@ -86,20 +75,19 @@ class BeCL:
         rows: Int[Array, " anchors"],
         key: PRNGKeyArray,
     ) -> tuple[Float[Array, " anchors"], Float[Array, " anchors"]]:
-        """Loss and reward of the anchors (rows of the batch) against the whole batch."""
+        """L and r of the anchors (rows of the batch) against the whole batch."""
         pairs = relate(batch, rows)
         if self.positive == "pair" and self.denominator == "paper":
             pairs = pairs._replace(negative=pairs.negative & pairs.grouped)
         each = self.weight(pairs)
         if self.positive == "mean" and not self.hard_negatives and exponentials_fit(self.temperature):
-            # The same two equations, with a gradient written out.
-            loss: Array = mean_nce(anchors, features, pairs.across, pairs.negative, each, self.temperature)
-            like = likeness(anchors, features, self.temperature)
-            return loss, mean_over(pairs.across, like / (like + each[:, None] * negative_sum(like, pairs.negative)))
+            # The same two equations of all positives at once, by exponentials and with a gradient written out.
+            return mean_contrast(anchors, features, pairs.across, pairs.negative, each, self.temperature)
         scores = similarities(anchors, features) / self.temperature
         chosen = POSITIVES[self.positive](scores, pairs, key)
         mass = negative_mass(scores, pairs.negative, self.hard_negatives, 1 / self.temperature) + jnp.log(each)
-        loss, reward = (f(chosen.scores, mass[:, None]) for f in (contrastive_loss, intrinsic_reward))
+        loss = contrastive_loss(chosen.scores, mass[:, None])
+        reward = intrinsic_reward(chosen.scores, mass[:, None])
         return jnp.sum(chosen.weights * loss, -1), jnp.sum(chosen.weights * reward, -1)
 
     def weight(self, pairs: Pairs) -> Float[Array, " anchors"]:
@@ -110,10 +98,13 @@ class BeCL:
 
 
 def contrastive_loss(positive: Float[Array, "*#b"], negatives: Float[Array, "*#b"]) -> Float[Array, "*b"]:
-    """Eq. 8, −log(e^p / (e^p + e^n)): p is f(s)·f(s⁺)/κ, n the logarithm of Σ exp(f(s)·f(s⁻)/κ)."""
-    return jax.nn.softplus(negatives - positive)
+    """Eq. 8: L = −log [e^p / (e^p + e^n)], with p = f(s)·f(s⁺)/κ and n the logarithm of Σ exp(f(s)·f(s⁻)/κ).
+
+    The fraction is the logistic function of p − n.
+    """
+    return -jax.nn.log_sigmoid(positive - negatives)
 
 
 def intrinsic_reward(positive: Float[Array, "*#b"], negatives: Float[Array, "*#b"]) -> Float[Array, "*b"]:
-    """Eq. 10 for one positive, e^−L = e^p / (e^p + e^n)."""
+    """Eq. 10 for one positive: r = e^−L = e^p / (e^p + e^n). `contrast` takes the mean over positives."""
     return jax.nn.sigmoid(positive - negatives)

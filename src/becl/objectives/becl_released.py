@@ -16,9 +16,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from becl.envs.spec import EnvSpec
-from becl.nn.networks import Adam, Network
-from becl.objectives.contrast import CONSTANT, exponentials_fit, in_blocks, shared_nce, similarities
-from becl.objectives.encoder import EncoderState, encode, fit_encoder, init_encoder
+from becl.nn.adam import Adam
+from becl.nn.networks import Network, Widths
+from becl.objectives.contrast import CONSTANT, exponentials_fit, shared_nce, similarities
+from becl.objectives.encoder import EncoderState, encoder_reward, fit_encoder, init_encoder
 from becl.objectives.positives import POSITIVES, Positives, first_choice, relate
 from becl.objectives.protocol import Batch, Metrics
 from becl.skills import OneHot
@@ -38,25 +39,22 @@ class BeCLReleased:
     """Which state of a transition is looked at: where it leads, as released, or where it begins."""
     feature_dim: int = 16
     network: Network = Network()
-    head: tuple[int, ...] | None = (1024,)
+    head: Widths | None = (1024,)
     """Hidden widths of the projection head behind the encoder; None for no head."""
     optimizer: Adam = Adam()
 
     def init(self, key: PRNGKeyArray, env: EnvSpec) -> EncoderState:
-        return init_encoder(key, env.obs_dim, self.feature_dim, self.network, self.head, self.optimizer)
+        return init_encoder(self, key, env.obs_dim)
 
     def fit(self, state: EncoderState, batch: Batch, key: PRNGKeyArray) -> tuple[EncoderState, Metrics]:
-        every = jnp.arange(len(batch.progress))
-        return fit_encoder(
-            state, self.optimizer, getattr(batch, self.state), lambda f: self.contrast(f, f, batch, every, key)
-        )
+        """One step down the loss on the batch."""
+        return fit_encoder(self, state, batch, key)
 
     def reward(
         self, state: EncoderState, batch: Batch, key: PRNGKeyArray
     ) -> tuple[EncoderState, Float[Array, " batch"]]:
-        features = encode(state, getattr(batch, self.state))
-        rewards = in_blocks(lambda rows: self.contrast(features[rows], features, batch, rows, key)[1], len(features))
-        return state, rewards * batch.progress**self.ramp
+        """q of every state of the batch."""
+        return encoder_reward(self, state, batch, key)
 
     def contrast(
         self,

@@ -17,7 +17,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from becl.envs.spec import EnvSpec
-from becl.nn.networks import MLP, Adam, AdamState, Network, unit
+from becl.nn.adam import Adam, AdamState
+from becl.nn.networks import MLP, Network, unit
 from becl.objectives.contrast import in_blocks
 from becl.objectives.protocol import Batch, Metrics
 from becl.skills import OneHot, skill_index

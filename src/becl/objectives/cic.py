@@ -18,7 +18,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from becl.envs.spec import EnvSpec
-from becl.nn.networks import MLP, Adam, AdamState, Network, unit
+from becl.nn.adam import Adam, AdamState
+from becl.nn.networks import MLP, Network, unit
 from becl.objectives.particles import RunningScale, init_scale, nearest_distances, particle_reward, update_scale
 from becl.objectives.protocol import Batch, Metrics
 from becl.skills import Cube, SkillSpace

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from becl.nn.networks import compute_dtype, fine_product
+from becl.nn.precision import compute_dtype, fine_product
 
 # Anchors priced at once: keeps a block of similarities (250 × batch) in a core's cache.
 BLOCK = 250
@@ -87,6 +87,20 @@ def _mean_nce_backward(
 
 # Written out, so that no matrix beside the likeness is kept.
 mean_nce.defvjp(_mean_nce_forward, _mean_nce_backward)
+
+
+def mean_contrast(
+    anchors: Float[Array, "anchors f"],
+    features: Float[Array, "batch f"],
+    positive: Bool[Array, "anchors batch"],
+    negative: Bool[Array, "anchors batch"],
+    each: Float[Array, " anchors"],
+    temperature: float,
+) -> tuple[Float[Array, " anchors"], Float[Array, " anchors"]]:
+    """Eq. 8 and 10 of each anchor, mean over its positives; a negative of its batch counts `each` times."""
+    loss: Array = mean_nce(anchors, features, positive, negative, each, temperature)
+    like = likeness(anchors, features, temperature)
+    return loss, mean_over(positive, like / (like + each[:, None] * negative_sum(like, negative)))
 
 
 def negative_mass(

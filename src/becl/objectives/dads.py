@@ -16,7 +16,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from becl.envs.spec import EnvSpec
-from becl.nn.networks import MLP, Adam, AdamState, Moments, Network, add_moments, init_moments, mean_and_std
+from becl.nn.adam import Adam, AdamState
+from becl.nn.networks import MLP, Moments, Network, add_moments, init_moments, mean_and_std
 from becl.objectives.protocol import Batch, Metrics
 from becl.skills import OneHot
 

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from becl.envs.spec import EnvSpec
-from becl.nn.networks import MLP, Adam, AdamState, Network
+from becl.nn.adam import Adam, AdamState
+from becl.nn.networks import MLP, Network
 from becl.objectives.icm import prediction_error
 from becl.objectives.protocol import Batch, Metrics
 from becl.skills import NoSkill, SkillSpace

@@ -1,16 +1,15 @@
-"""The contrastive encoder of BeCL: features of states on the unit sphere, fitted by any contrast of them."""
+"""The contrastive encoder of BeCL: features of states on the unit sphere, fitted and priced by any contrast of them."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import jax
-from jaxtyping import Array, Float, PRNGKeyArray
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from becl.nn.networks import MLP, Adam, AdamState, Network, unit
-from becl.objectives.protocol import Metrics
-
-Contrast = Callable[[Float[Array, "batch f"]], tuple[Float[Array, " batch"], Float[Array, " batch"]]]
-"""Loss and reward of each state of a batch, given the features of all."""
+from becl.nn.adam import Adam, AdamState
+from becl.nn.networks import MLP, Network, Widths, unit
+from becl.objectives.contrast import in_blocks
+from becl.objectives.protocol import Batch, Metrics
 
 
 class EncoderState(NamedTuple):
@@ -19,14 +18,42 @@ class EncoderState(NamedTuple):
     opt: AdamState
 
 
-def init_encoder(
-    key: PRNGKeyArray, obs_dim: int, feature_dim: int, network: Network, head: tuple[int, ...] | None, optimizer: Adam
-) -> EncoderState:
-    """An encoder and, where there is to be one, a projection head behind it with these hidden widths."""
+@runtime_checkable
+class Contrast(Protocol):
+    """A spec whose method `contrast` says how states of a batch are compared. The rest is the same for all."""
+
+    @property
+    def ramp(self) -> float: ...
+    @property
+    def state(self) -> Literal["next_obs", "obs"]: ...
+    @property
+    def feature_dim(self) -> int: ...
+    @property
+    def network(self) -> Network: ...
+    @property
+    def head(self) -> Widths | None: ...
+    @property
+    def optimizer(self) -> Adam: ...
+
+    def contrast(
+        self,
+        anchors: Float[Array, "anchors f"],
+        features: Float[Array, "batch f"],
+        batch: Batch,
+        rows: Int[Array, " anchors"],
+        key: PRNGKeyArray,
+    ) -> tuple[Float[Array, " anchors"], Float[Array, " anchors"]]:
+        """Loss and reward of the anchors (rows of the batch) against the whole batch."""
+        ...
+
+
+def init_encoder(spec: Contrast, key: PRNGKeyArray, obs_dim: int) -> EncoderState:
+    """An encoder and, where there is to be one, a projection head behind it."""
     encoder_key, head_key = jax.random.split(key)
-    encoder = network.init(encoder_key, obs_dim, feature_dim)
-    projection = None if head is None else Network(head, network.start).init(head_key, feature_dim, feature_dim)
-    return EncoderState(encoder, projection, optimizer.init((encoder, projection)))
+    encoder, head = spec.network.init(encoder_key, obs_dim, spec.feature_dim), None
+    if spec.head is not None:
+        head = Network(spec.head, spec.network.start).init(head_key, spec.feature_dim, spec.feature_dim)
+    return EncoderState(encoder, head, spec.optimizer.init((encoder, head)))
 
 
 def encode(state: EncoderState, obs: Float[Array, "*b o"]) -> Float[Array, "*b f"]:
@@ -40,16 +67,26 @@ def _features(networks: tuple[MLP, MLP | None], obs: Float[Array, "*b o"]) -> Fl
     return unit(embedding if head is None else head(embedding))
 
 
-def fit_encoder(
-    state: EncoderState, optimizer: Adam, states: Float[Array, "batch obs"], contrast: Contrast
-) -> tuple[EncoderState, Metrics]:
-    """One step down the mean loss of a contrast."""
+def fit_encoder(spec: Contrast, state: EncoderState, batch: Batch, key: PRNGKeyArray) -> tuple[EncoderState, Metrics]:
+    """One step down the mean loss over a batch."""
+    states = getattr(batch, spec.state)
+    every = jnp.arange(len(batch.progress))
 
     def loss_fn(networks: tuple[MLP, MLP | None]) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        loss, reward = contrast(_features(networks, states))
+        features = _features(networks, states)
+        loss, reward = spec.contrast(features, features, batch, every, key)
         return loss.mean(), reward.mean()
 
     networks = (state.encoder, state.head)
     (loss, ratio), grads = jax.value_and_grad(loss_fn, has_aux=True)(networks)
-    (encoder, head), opt = optimizer.update(networks, grads, state.opt)
+    (encoder, head), opt = spec.optimizer.update(networks, grads, state.opt)
     return EncoderState(encoder.observe(states), head, opt), {"loss": loss, "ratio": ratio}
+
+
+def encoder_reward(
+    spec: Contrast, state: EncoderState, batch: Batch, key: PRNGKeyArray
+) -> tuple[EncoderState, Float[Array, " batch"]]:
+    """The reward of every state of a batch, times progress^ramp."""
+    features = encode(state, getattr(batch, spec.state))
+    rewards = in_blocks(lambda rows: spec.contrast(features[rows], features, batch, rows, key)[1], len(features))
+    return state, rewards * batch.progress**spec.ramp

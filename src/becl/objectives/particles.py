@@ -42,16 +42,12 @@ def particle_entropy(
     k: int,
     scale: RunningScale | None = None,
     clip: float = 0.0,
-    average: bool = True,
 ) -> tuple[Float[Array, " batch"], RunningScale | None]:
     """log(1 + mean of max(d/M − clip, 0)), d the distances to the k nearest rows of the batch, the row itself included.
 
-    M is the running mean of all d so far, these included; 1 when no scale is given. Without `average` only the k-th
-    distance counts.
+    M is the running mean of all d so far, these included; 1 when no scale is given.
     """
     distances = nearest_distances(features, features, k)
-    if not average:
-        distances = distances[:, -1:]
     if scale is not None:
         scale = update_scale(scale, distances)
         distances = distances / jnp.maximum(scale.mean, 1e-12)  # All states may be one.

@@ -21,7 +21,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from becl.envs.spec import EnvSpec
-from becl.nn.networks import MLP, Adam, AdamState, Network, follow, unit
+from becl.nn.adam import Adam, AdamState
+from becl.nn.networks import MLP, Network, follow, unit
 from becl.objectives.particles import nearest_distances
 from becl.objectives.protocol import Batch, Metrics
 from becl.skills import NoSkill, SkillSpace

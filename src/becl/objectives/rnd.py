@@ -17,7 +17,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from becl.envs.spec import EnvSpec
-from becl.nn.networks import MLP, Adam, AdamState, Network, standardize
+from becl.nn.adam import Adam, AdamState
+from becl.nn.networks import MLP, Network, standardize
 from becl.objectives.particles import RunningScale, init_scale, update_scale
 from becl.objectives.protocol import Batch, Metrics
 from becl.skills import NoSkill, SkillSpace

@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 
 from becl.errors import Failed
-from becl.learning.offpolicy import EnvironmentFailed
+from becl.learning.training import EnvironmentFailed
 from becl.runs.checkpoint import Checkpoints
 
 

@@ -10,8 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from becl.errors import UserError
-from becl.learning.offpolicy import Loop, OffPolicy, Outcome, Restorable, programs, usable_devices
+from becl.learning.offpolicy import OffPolicy, Outcome
+from becl.learning.programs import programs, usable_devices
+from becl.learning.protocols import Restorable
 from becl.learning.replay import Experience
+from becl.learning.training import Loop
 from becl.runs.checkpoint import PART, Checkpoint, Checkpoints, Saver
 from becl.runs.folder import is_key, named_arrays, place_arrays
 from becl.runs.log import Log

@@ -98,7 +98,7 @@ def kept_bytes(run: Any) -> int:
     """Of the networks of one run."""
     import jax
 
-    from becl.experiments.pretraining import without_optimizers
+    from becl.nn.adam import without_optimizers
 
     state, _ = jax.eval_shape(run.init, jax.random.key(0))
     networks = without_optimizers({"learner": state.learner, "objective": state.objective})

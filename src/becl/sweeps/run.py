@@ -167,7 +167,7 @@ class Here:
         ended = run_job(order)
         self._ran += 1
         if self._ran % REUSED == 0:
-            from becl.learning.offpolicy import forget_programs
+            from becl.learning.programs import forget_programs
 
             forget_programs()
         return [(order.name, ended)]
