@@ -21,7 +21,7 @@ from becl.experiments import finetuning as finetune_file
 from becl.experiments import pretraining as pretrain_file
 from becl.experiments.maze_study import make_run
 from becl.experiments.pretraining import make_pretraining, save_snapshots, seed_keys
-from becl.measure import theory
+from becl.measure.theory import checks
 from becl.objectives import METHODS
 from becl.reports import page as report
 from becl.runs.folder import open_folder
@@ -151,7 +151,7 @@ def _no_work(monkeypatch):
         (trajectories, "draw"),
         (report, "write_report"),
         (sweep_command, "executor_of"),
-        (theory, "main"),
+        (checks, "findings"),
     ):
         assert inspect.isfunction(getattr(module, name))
         monkeypatch.setattr(module, name, begin)

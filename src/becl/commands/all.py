@@ -421,7 +421,8 @@ class PlotCommand:
 
 
 def plot_command(command: PlotCommand) -> int:
-    from becl.views import figures
+    from becl.views.figures.curves import pretraining_curves
+    from becl.views.figures.style import save
 
     if not command.runs:
         raise UserError("no runs to plot: name folders of becl pretrain")
@@ -433,7 +434,7 @@ def plot_command(command: PlotCommand) -> int:
     out = command.out or command.runs[0] / "curves.png"
     check_writable(out.parent)
     stem = out.with_suffix("") if out.suffix in (".png", ".svg") else out
-    for path in figures.save(figures.pretraining_curves(dict(zip(labels, columns, strict=True))), stem):
+    for path in save(pretraining_curves(dict(zip(labels, columns, strict=True))), stem):
         print(path)
     return 0
 
@@ -547,9 +548,10 @@ def envs_command(command: EnvsCommand) -> int:
     console().print(table("2-D mazes: observation (x, y), action in [-1, 1]², 50 steps",
                           ("maze", "cells", "farthest cell", "plan (S: start)"), rows, lines=True))  # fmt: skip
     if command.out is not None:
-        from becl.views import figures
+        from becl.views.figures.maze import maze_gallery
+        from becl.views.figures.style import save
 
-        for path in figures.save(figures.maze_gallery(), command.out.with_suffix("")):
+        for path in save(maze_gallery(), command.out.with_suffix("")):
             print(path)
     return 0
 
@@ -609,10 +611,14 @@ class TheoryCommand:
 
 
 def theory_command(command: TheoryCommand) -> int:
-    from becl.measure.theory import main
+    from becl.measure.theory.checks import findings
+    from becl.measure.theory.summary import summary
+    from becl.views.figures.theory import write_figures
 
     check_writable(command.out)
-    main(command.out)
+    found = findings()
+    print(summary(found))
+    write_figures(found, command.out)
     return 0
 
 

@@ -23,12 +23,18 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from becl.errors import UserError
-from becl.reports.runs import Found, all_tasks, collect, domain_of, listed, pretty_method
+from becl.reports.configurations import all_tasks
+from becl.reports.folders import Json
+from becl.reports.markdown import to_markdown
+from becl.reports.names import domain_of, listed, pretty_method
+from becl.reports.runs import Found, collect
+from becl.runs.folder import to_csv, write_text
 from becl.runs.progress import counted
 from becl.runs.provenance import COMMAND, own_version
 
 if TYPE_CHECKING:
-    from becl.reports.sections import Cell, Section
+    from becl.reports.sections.section import Section
+    from becl.reports.tables import Cell
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,17 @@ class ReportCommand:
     """Also write text and tables to this Markdown file, with links to the figures in --out."""
 
 
+def plugin_defaults() -> dict[str, Json]:
+    """The default configurations of methods that plug-ins registered; JAX is loaded only where there are any."""
+    from becl.commands.plugins import ORIGINS
+
+    if not ORIGINS:
+        return {}
+    from becl.experiments.defaults import default_configuration
+
+    return {method: default_configuration(method) for method in ORIGINS}
+
+
 def report_command(command: ReportCommand) -> int:
     from becl.commands.all import check_writable
 
@@ -56,7 +73,7 @@ def report_command(command: ReportCommand) -> int:
         raise UserError(f"{command.out} is a file; choose another --out")
     if command.markdown is not None and (command.markdown.suffix != ".md" or command.markdown.is_dir()):
         raise UserError(f"--markdown {command.markdown}: expected a file that ends in .md")
-    found = collect(command.runs)
+    found = collect(command.runs, plugin_defaults())
     if not found.configurations and not found.pretrainings:
         first, *others = found.left_out
         more = f" (and {len(others)} more)" if others else ""
@@ -64,7 +81,7 @@ def report_command(command: ReportCommand) -> int:
     check_writable(command.out)
     if command.markdown is not None:
         check_writable(command.markdown.parent)
-    from becl.reports.sections import build  # Loads matplotlib, which mistakes above need not wait for.
+    from becl.reports.contents import build  # Loads matplotlib, which mistakes above need not wait for.
 
     sections = build(found, command.resamples)
     write_report(found, sections, command)
@@ -75,9 +92,7 @@ def report_command(command: ReportCommand) -> int:
 
 def write_report(found: Found, sections: Sequence["Section"], command: ReportCommand) -> None:
     """All files, the page last."""
-    from becl.reports.markdown import to_markdown
-    from becl.runs.folder import to_csv, write_text
-    from becl.views import figures
+    from becl.views.figures.style import save
 
     out = command.out
     try:
@@ -87,7 +102,7 @@ def write_report(found: Found, sections: Sequence["Section"], command: ReportCom
             for name, rows in section.data.items():
                 write_text(out / "tables" / f"{name}.csv", to_csv(rows))
             for picture in section.pictures:
-                _, svg = figures.save(picture.figure, out / "figures" / picture.name)
+                _, svg = save(picture.figure, out / "figures" / picture.name)
                 images[picture.name] = "data:image/svg+xml;base64," + base64.b64encode(svg.read_bytes()).decode()
         write_text(out / "index.html", render(found, sections, images, command))
         if command.markdown is not None:

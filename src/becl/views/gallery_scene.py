@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float
 
-from becl.views.figures import skill_colors
-from becl.views.gallery_shapes import Part, parts_of
+from becl.views.figures.colors import skill_colors
+from becl.views.gallery_shapes import Part, joined, parts_of
 from becl.views.poses import Bodies, Motion, bodies_of
 
 ROOM = 1.25  # A square's side beside what its skill needs.
@@ -266,8 +266,6 @@ def ball_of(radius: float) -> tuple[np.ndarray, np.ndarray]:
 
 def draw_plan(scene: Any, plan: Any, middle: Float[np.ndarray, "3"]) -> None:
     """Cells as a floor, walls as bars."""
-    from becl.views.gallery_shapes import joined
-
     corners = np.array([[-0.5, -0.5, 0], [0.5, -0.5, 0], [0.5, 0.5, 0], [-0.5, 0.5, 0]])
     square = np.array([[0, 1, 2], [0, 2, 3]])
     centres = np.concatenate([plan.cells, np.zeros((len(plan.cells), 1))], axis=1) - middle
