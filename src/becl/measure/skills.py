@@ -42,7 +42,7 @@ Policy = Callable[[Float[Array, "n x"]], Float[Array, "n a"]]
 Row = dict[str, Any]
 
 
-class Rollout(NamedTuple):
+class Episodes(NamedTuple):
     """Whole episodes of some skills. Episode e of every skill has the same start."""
 
     obs: Float32[np.ndarray, "skills episodes states obs"]
@@ -99,7 +99,7 @@ def rollout(
     tasks: Sequence[str] | None = None,
     episode_length: int | None = None,
     advance: Callable[[int], None] | None = None,
-) -> Rollout:
+) -> Episodes:
     """Some episodes of every skill in an environment (`walker`, `walker_run`, `square_a`), priced by `tasks` (all).
 
     Where a task changes the scene, each is simulated apart, and all but the rewards are of the first. `advance` is told
@@ -124,13 +124,13 @@ def maze_rollout(
     seed: int,
     episode_length: int | None = None,
     advance: Callable[[int], None] | None = None,
-) -> Rollout:
+) -> Episodes:
     plan = maze.Maze(env) if episode_length is None else maze.Maze(env, episode_length=episode_length)
     # As many equal seeds as skills: each part is what it would be alone.
     batch = MazeBatch(plan, len(skills) * episodes, [seed] * len(skills))
     states = play(policy, batch, np.repeat(skills, episodes, axis=0), advance)
     obs = _by_skill(np.stack(list(states), axis=1), len(skills))
-    return Rollout(obs, {}, obs.astype(np.float64), None, 1.0, np.zeros(obs.shape[:2], bool))
+    return Episodes(obs, {}, obs.astype(np.float64), None, 1.0, np.zeros(obs.shape[:2], bool))
 
 
 def foreign_rollout(
@@ -141,7 +141,7 @@ def foreign_rollout(
     seed: int,
     episode_length: int | None = None,
     advance: Callable[[int], None] | None = None,
-) -> Rollout:
+) -> Episodes:
     """Episodes in anyone's environment, priced by its own reward; all at most as long as its spec says."""
     batch = make_foreign(env, len(skills) * episodes, [seed] * len(skills))
     skill = np.repeat(skills, episodes, axis=0)
@@ -162,7 +162,7 @@ def foreign_rollout(
             if over.all():
                 break
     count = len(skills)
-    return Rollout(
+    return Episodes(
         _by_skill(np.stack(obs, axis=1), count),
         {env: _by_skill(np.stack(rewards, axis=1), count)},
         _by_skill(np.stack(places, axis=1), count),
@@ -181,7 +181,7 @@ def robot_rollout(
     seed: int,
     episode_length: int | None = None,
     advance: Callable[[int], None] | None = None,
-) -> Rollout:
+) -> Episodes:
     """Episodes in the scene of the first task, priced by all."""
     name, _, first = tasks[0].partition("_")
     watched = Watched(envs.DOMAINS[name], [task.partition("_")[2] for task in tasks])
@@ -202,7 +202,7 @@ def robot_rollout(
             for task, reward in zip(tasks, watched.rewards, strict=True):
                 rewards[task].append(np.where(good, reward, 0.0))
     count, timestep = len(skills), sims.model.opt.timestep
-    return Rollout(
+    return Episodes(
         _by_skill(np.stack(obs, axis=1), count),
         {task: _by_skill(np.stack(each, axis=1), count) for task, each in rewards.items()},
         _by_skill(np.stack(places, axis=1), count),
@@ -300,7 +300,7 @@ class Watched:
 # --- Numbers ----------------------------------------------------------------------------------------------------------
 
 
-def zero_shot(done: Rollout, names: Sequence[Any]) -> list[Row]:
+def zero_shot(done: Episodes, names: Sequence[Any]) -> list[Row]:
     """A row a skill and task: mean undiscounted return, and its standard error over episodes."""
     rows = []
     for number, name in enumerate(names):
@@ -311,7 +311,7 @@ def zero_shot(done: Rollout, names: Sequence[Any]) -> list[Row]:
     return rows
 
 
-def per_skill(done: Rollout, env: str, names: Sequence[Any]) -> list[Row]:
+def per_skill(done: Episodes, env: str, names: Sequence[Any]) -> list[Row]:
     """A row a skill: cells visited, and means over its episodes of how far and how much it moves."""
     gridded = not is_foreign(env)
     cells = cells_of(env, done.obs) if gridded else None
@@ -338,7 +338,7 @@ def per_skill(done: Rollout, env: str, names: Sequence[Any]) -> list[Row]:
     return rows
 
 
-def summary(done: Rollout, env: str) -> Row:
+def summary(done: Episodes, env: str) -> Row:
     """All skills together. What needs two skills, or two episodes of each, is not a number without."""
     skills, episodes, states = done.obs.shape[:3]
     each = per_skill(done, env, range(skills))

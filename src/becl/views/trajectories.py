@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     from matplotlib.figure import Figure
 
-    from becl.measure.skills import Rollout
+    from becl.measure.skills import Episodes
     from becl.views.poses import Look
 
 STATES = 40  # Of an episode, evenly spaced, whose features are drawn.
@@ -88,7 +88,7 @@ def tasks_in_one_scene(env: str) -> list[str]:
     return sets_of(tasks_of(env))[0]
 
 
-def figures_of(look: "Look", done: "Rollout", learner: Any, objective: Any) -> Iterator[tuple[str, "Figure"]]:
+def figures_of(look: "Look", done: "Episodes", learner: Any, objective: Any) -> Iterator[tuple[str, "Figure"]]:
     """All that can be drawn of this run."""
     from becl.envs import maze
     from becl.envs.external import is_foreign
@@ -114,7 +114,7 @@ def figures_of(look: "Look", done: "Rollout", learner: Any, objective: Any) -> I
         yield "features", feature_sphere(found, look.names, look.title)
 
 
-def features_of(look: "Look", done: "Rollout", learner: Any, objective: Any) -> "np.ndarray | None":
+def features_of(look: "Look", done: "Episodes", learner: Any, objective: Any) -> "np.ndarray | None":
     """BeCL's features of some states [skills, episodes, states, feature]; None for other methods."""
     import jax.numpy as jnp
     import numpy as np

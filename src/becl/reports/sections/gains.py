@@ -53,7 +53,7 @@ def gains(configurations: Sequence[Configuration], resamples: int) -> list[Gain]
                         {task: which.scores(task) / EXPERT[task] for task in tasks} for which in (one, baseline)
                     )
                     label = one.label if len(baselines) == 1 else f"{one.label} against {baseline.label}"
-                    found = stats.difference_interval(scores, other, resamples)
+                    found = stats.improvement_interval(scores, other, resamples, statistic=stats.difference)
                     made.append(Gain(robot, label, tasks, float(stats.mean(scores)), float(stats.mean(other)), found))
     return made
 
