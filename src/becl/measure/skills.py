@@ -89,6 +89,31 @@ def sets_of(tasks: Sequence[str]) -> list[list[str]]:
     return [list(tasks)]
 
 
+class Wanted(NamedTuple):
+    """Which episodes are to be played."""
+
+    policy: Policy
+    skills: Float[np.ndarray, "skills dim"]
+    episodes: int
+    """Of every skill."""
+    seed: int
+    """Of the starts."""
+    episode_length: int | None
+    """Steps; the environment's own by default."""
+    advance: Callable[[int], None] | None
+    """Told how many steps were done."""
+
+    @property
+    def skill(self) -> Float[np.ndarray, "n dim"]:
+        """Of each environment: episodes of a skill stand one after another."""
+        return np.repeat(self.skills, self.episodes, axis=0)
+
+    @property
+    def seeds(self) -> list[int]:
+        """As many equal ones as skills: each part is what it would be alone."""
+        return [self.seed] * len(self.skills)
+
+
 def rollout(
     policy: Policy,
     env: str,
@@ -105,51 +130,33 @@ def rollout(
     Where a task changes the scene, each is simulated apart, and all but the rewards are of the first. `advance` is told
     how many steps were done.
     """
+    wanted = Wanted(policy, skills, episodes, seed, episode_length, advance)
     if env in maze.names():
-        return maze_rollout(policy, env, skills, episodes, seed, episode_length, advance)
+        return maze_rollout(env, wanted)
     if is_foreign(env):
-        return foreign_rollout(policy, env, skills, episodes, seed, episode_length, advance)
-    done = [
-        robot_rollout(policy, together, skills, episodes, seed, episode_length, advance)
-        for together in sets_of(tasks_of(env) if tasks is None else tasks)
-    ]
+        return foreign_rollout(env, wanted)
+    done = [robot_rollout(together, wanted) for together in sets_of(tasks_of(env) if tasks is None else tasks)]
     return done[0]._replace(reward={task: reward for one in done for task, reward in one.reward.items()})
 
 
-def maze_rollout(
-    policy: Policy,
-    env: str,
-    skills: Float[np.ndarray, "skills dim"],
-    episodes: int,
-    seed: int,
-    episode_length: int | None = None,
-    advance: Callable[[int], None] | None = None,
-) -> Episodes:
-    plan = maze.Maze(env) if episode_length is None else maze.Maze(env, episode_length=episode_length)
-    # As many equal seeds as skills: each part is what it would be alone.
-    batch = MazeBatch(plan, len(skills) * episodes, [seed] * len(skills))
-    states = play(policy, batch, np.repeat(skills, episodes, axis=0), advance)
-    obs = _by_skill(np.stack(list(states), axis=1), len(skills))
+def maze_rollout(env: str, wanted: Wanted) -> Episodes:
+    length = wanted.episode_length
+    plan = maze.Maze(env) if length is None else maze.Maze(env, episode_length=length)
+    batch = MazeBatch(plan, len(wanted.skill), wanted.seeds)
+    states = play(wanted.policy, batch, wanted.skill, wanted.advance)
+    obs = _by_skill(np.stack(list(states), axis=1), len(wanted.skills))
     return Episodes(obs, {}, obs.astype(np.float64), None, 1.0, np.zeros(obs.shape[:2], bool))
 
 
-def foreign_rollout(
-    policy: Policy,
-    env: str,
-    skills: Float[np.ndarray, "skills dim"],
-    episodes: int,
-    seed: int,
-    episode_length: int | None = None,
-    advance: Callable[[int], None] | None = None,
-) -> Episodes:
+def foreign_rollout(env: str, wanted: Wanted) -> Episodes:
     """Episodes in anyone's environment, priced by its own reward; all at most as long as its spec says."""
-    batch = make_foreign(env, len(skills) * episodes, [seed] * len(skills))
-    skill = np.repeat(skills, episodes, axis=0)
+    skill = wanted.skill
+    batch = make_foreign(env, len(skill), wanted.seeds)
     with contextlib.closing(batch):
         obs, places, rewards = [batch.reset()], [batch.places()], []
         over, length, now = np.zeros(len(skill), bool), np.zeros(len(skill), int), obs[0]
-        for _ in range(episode_length or batch.spec.episode_length):
-            step = batch.step(np.asarray(act(policy, jnp.concatenate([now, skill], axis=1))))
+        for _ in range(wanted.episode_length or batch.spec.episode_length):
+            step = batch.step(np.asarray(act(wanted.policy, jnp.concatenate([now, skill], axis=1))))
             now = step.obs
             obs.append(np.where(over[:, None], obs[-1], step.next_obs))
             # Where an episode has just ended, the next has begun elsewhere.
@@ -157,39 +164,31 @@ def foreign_rollout(
             rewards.append(np.where(over, 0.0, step.reward))
             length += ~over
             over |= step.truncated
-            if advance is not None:
-                advance(len(skill))
+            if wanted.advance is not None:
+                wanted.advance(len(skill))
             if over.all():
                 break
-    count = len(skills)
+    count = len(wanted.skills)
     return Episodes(
         _by_skill(np.stack(obs, axis=1), count),
         {env: _by_skill(np.stack(rewards, axis=1), count)},
         _by_skill(np.stack(places, axis=1), count),
         None,
         1.0,
-        np.zeros((count, episodes), bool),
+        np.zeros((count, wanted.episodes), bool),
         _by_skill(length, count),
     )
 
 
-def robot_rollout(
-    policy: Policy,
-    tasks: Sequence[str],
-    skills: Float[np.ndarray, "skills dim"],
-    episodes: int,
-    seed: int,
-    episode_length: int | None = None,
-    advance: Callable[[int], None] | None = None,
-) -> Episodes:
+def robot_rollout(tasks: Sequence[str], wanted: Wanted) -> Episodes:
     """Episodes in the scene of the first task, priced by all."""
     name, _, first = tasks[0].partition("_")
     watched = Watched(envs.DOMAINS[name], [task.partition("_")[2] for task in tasks])
-    sims = Simulations(watched, first, len(skills) * episodes, [seed] * len(skills), episode_length)
+    sims = Simulations(watched, first, len(wanted.skill), wanted.seeds, wanted.episode_length)
     obs, places, speeds = [], [], []
     rewards: dict[str, list[Vector]] = {task: [] for task in tasks}
     with contextlib.closing(sims):
-        for seen in play(policy, sims, np.repeat(skills, episodes, axis=0), advance):
+        for seen in play(wanted.policy, sims, wanted.skill, wanted.advance):
             if not obs:
                 qpos = np.stack([sims.data(number).qpos for number in range(sims.num_envs)])
                 obs.append(seen)
@@ -201,7 +200,7 @@ def robot_rollout(
             speeds.append(np.where(good, watched.joint_speed, 0.0))
             for task, reward in zip(tasks, watched.rewards, strict=True):
                 rewards[task].append(np.where(good, reward, 0.0))
-    count, timestep = len(skills), sims.model.opt.timestep
+    count, timestep = len(wanted.skills), sims.model.opt.timestep
     return Episodes(
         _by_skill(np.stack(obs, axis=1), count),
         {task: _by_skill(np.stack(each, axis=1), count) for task, each in rewards.items()},
