@@ -7,7 +7,7 @@ PYTHONS := $(or $(PYTHON),python3.13 python3.12 python3.11 python3)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-browser chaos lint format docs docs-serve numbers bench lock clean
+.PHONY: help setup demo test test-slow test-browser chaos lint format docs docs-serve numbers defaults bench lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -49,6 +49,9 @@ docs-serve: setup ## show the documentation at http://127.0.0.1:8000, and again 
 
 numbers: setup ## write the tables of README and docs anew from the files under results/
 	$(BIN)/python -m benchmarks.numbers $(ARGS)
+
+defaults: setup ## keep the default options of all methods anew, which reports compare runs with
+	$(BIN)/python -m becl.experiments.defaults
 
 bench: setup ## time the maze study, the simulations and pretraining on this machine
 	$(BIN)/python -m benchmarks.maze

@@ -65,7 +65,7 @@ LIMIT = 900  # Seconds of a block.
 MOST_BYTES = 200_000_000  # Of compiled programs that are kept.
 INSIDE: dict[str, dict[str, Any]] = {
     "becl.experiments.maze_study": {"TEMPERATURES": (0.1,), "SKILL_COUNTS": (15,)},
-    "becl.measure.theory": {
+    "becl.measure.theory.checks": {
         "train_score": {"steps": 5},
         "marginal_estimates": {"batches": 1},
         "uniform_excess": {"anchors": 50},

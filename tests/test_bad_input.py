@@ -12,7 +12,6 @@ import jax
 import numpy as np
 import pytest
 import tyro
-from becl.commands.all import OPTIONS
 
 from becl.commands import filmstrip, finetune, gallery, maze, pretrain, report, theory, trajectories, video
 from becl.commands.cli import HELP, main
@@ -149,7 +148,7 @@ def _no_work(monkeypatch):
         (trajectories, "draw"),
         (report, "write_report"),
         (sweeps, "executor_of"),
-        (theory, "main"),
+        (theory, "findings"),
     ):
         assert inspect.isfunction(getattr(module, name))
         monkeypatch.setattr(module, name, begin)

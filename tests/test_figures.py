@@ -18,7 +18,12 @@ from matplotlib.patches import Rectangle
 from matplotlib.path import Path as Outline
 
 from becl.envs import maze
-from becl.views import figures
+from becl.views.figures import information
+from becl.views.figures.colors import oklab, skill_colors
+from becl.views.figures.curves import learning_curves
+from becl.views.figures.information import SeedScore, tradeoff
+from becl.views.figures.maze import Panel, demo_figure, draw_maze, draw_paths, maze_gallery, panels
+from becl.views.figures.style import save
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -49,8 +54,8 @@ def walks(name: str, skills: int = 10, episodes: int = 4, steps: int = 20) -> np
     return crowd(name)[:skills, :episodes, : steps + 1]
 
 
-def panel(name: str = "square_a", title: str = "BeCL", subtitle: str = "", **kwargs) -> figures.Panel:
-    return figures.Panel(title, subtitle, walks(name, **kwargs), maze.geometry(name))
+def panel(name: str = "square_a", title: str = "BeCL", subtitle: str = "", **kwargs) -> Panel:
+    return Panel(title, subtitle, walks(name, **kwargs), maze.geometry(name))
 
 
 def offsets(collection) -> np.ndarray:
@@ -61,28 +66,28 @@ SUBTITLE = "I(S;Z) 2.10 · coverage 65 % · 5 far"
 RNG = np.random.default_rng(0)
 CURVES = {label: RNG.normal(2, 0.1, (3, 400)) for label in ("BeCL", "DIAYN", "CIC")}
 ENTROPIES = {label: RNG.normal(2, 0.1, 3) for label in CURVES}
-SCORES = [figures.Score(label, 2.0 + seed / 10, 0.5) for label in CURVES for seed in range(3)]
+SCORES = [SeedScore(label, 2.0 + seed / 10, 0.5) for label in CURVES for seed in range(3)]
 
 
 def estimates(**kwargs) -> Figure:
-    return figures.estimates(CURVES, np.arange(400), ENTROPIES, 10, **kwargs)
+    return information.estimates(CURVES, np.arange(400), ENTROPIES, 10, **kwargs)
 
 
 FIGURES = {
-    "comparison": lambda: figures.panels([panel(subtitle=SUBTITLE)] * 4, 4),
-    "mazes": lambda: figures.panels([panel(name, name, SUBTITLE) for name in MAZES], 2, width=3.25),
-    "skills": lambda: figures.panels(
+    "comparison": lambda: panels([panel(subtitle=SUBTITLE)] * 4, 4),
+    "mazes": lambda: panels([panel(name, name, SUBTITLE) for name in MAZES], 2, width=3.25),
+    "skills": lambda: panels(
         [panel("square_tree", "", skills=n) for _ in range(2) for n in (10, 15, 30)],
         3,
         row_labels=["BeCL", "DIAYN"],
         column_labels=["10 skills", "15 skills", "30 skills"],
     ),
-    "seeds": lambda: figures.panels([panel(title="", subtitle=SUBTITLE)] * 8, 8, row_labels=["BeCL"]),
-    "demo": lambda: figures.demo_figure([panel(subtitle=SUBTITLE), panel(title="DIAYN")]),
-    "gallery": figures.maze_gallery,
+    "seeds": lambda: panels([panel(title="", subtitle=SUBTITLE)] * 8, 8, row_labels=["BeCL"]),
+    "demo": lambda: demo_figure([panel(subtitle=SUBTITLE), panel(title="DIAYN")]),
+    "gallery": maze_gallery,
     "estimates": lambda: estimates(published={"BeCL": 1.744, "CIC": 2.29}),
-    "tradeoff": lambda: figures.tradeoff(SCORES, reference=(2.06, 0.65), num_skills=10),
-    "learning": lambda: figures.learning_curves(CURVES, np.arange(400)),
+    "tradeoff": lambda: tradeoff(SCORES, reference=(2.06, 0.65), num_skills=10),
+    "learning": lambda: learning_curves(CURVES, np.arange(400)),
 }
 
 
@@ -106,8 +111,8 @@ def test_texts_lie_on_the_page_and_panels_apart(name):
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_saved_twice_gives_the_same_bytes(name, tmp_path):
-    first = figures.save(FIGURES[name](), tmp_path / "deep" / "first.run")
-    again = figures.save(FIGURES[name](), tmp_path / "again")
+    first = save(FIGURES[name](), tmp_path / "deep" / "first.run")
+    again = save(FIGURES[name](), tmp_path / "again")
     assert [path.name for path in first] == ["first.run.png", "first.run.svg"]
     for one, other in zip(first, again, strict=True):
         assert one.read_bytes() == other.read_bytes()
@@ -120,12 +125,12 @@ def test_draw_paths(name):
     plan = maze.geometry(name)
     paths = walks(name, skills=6)
     axes = Figure(figsize=(2, 2)).add_axes((0, 0, 1, 1))
-    figures.draw_paths(axes, paths, plan)
+    draw_paths(axes, paths, plan)
 
     lines, ends = axes.collections
     assert isinstance(lines, LineCollection)
     assert isinstance(ends, PathCollection)
-    colors = figures.skill_colors(6)
+    colors = skill_colors(6)
     assert len(lines.get_segments()) == 6 * 4
     drawn = np.array(lines.get_segments()).reshape(4, 6, 21, 2)
     np.testing.assert_allclose(drawn, paths.swapaxes(0, 1))
@@ -148,7 +153,7 @@ def test_draw_paths(name):
 def test_walls_and_floor_are_the_mazes(name):
     plan = maze.geometry(name)
     axes = Figure(figsize=(2, 2)).add_axes((0, 0, 1, 1))
-    figures.draw_maze(axes, plan)
+    draw_maze(axes, plan)
     floor, walls = (patch.get_path() for patch in axes.patches)
 
     segments = np.asarray(walls.vertices).reshape(-1, 2, 2)
@@ -169,28 +174,28 @@ def test_walls_and_floor_are_the_mazes(name):
 @pytest.mark.parametrize(("count", "apart", "apart_deuteranopia"), [(10, 0.2, 0.12), (30, 0.1, 0.05), (60, 0.06, 0.03)])
 def test_colors_are_told_apart(count, apart, apart_deuteranopia):
     """Distances in OKLab; about 0.02 is the smallest difference anyone sees."""
-    colors = figures.skill_colors(count)
-    assert colors[:10] == figures.skill_colors(10)
+    colors = skill_colors(count)
+    assert colors[:10] == skill_colors(10)
     for deuteranopia, least in ((False, apart), (True, apart_deuteranopia)):
-        seen = figures.oklab(colors, deuteranopia)
+        seen = oklab(colors, deuteranopia)
         distances = np.linalg.norm(seen[:, None] - seen, axis=-1)
         assert distances[~np.eye(count, dtype=bool)].min() > least
-    against_white = np.linalg.norm(figures.oklab(colors) - figures.oklab(["white"]), axis=1)
+    against_white = np.linalg.norm(oklab(colors) - oklab(["white"]), axis=1)
     assert against_white.min() > 0.15
 
 
 def test_oklab_known_values():
-    seen = figures.oklab(["white", "black", "red"])
+    seen = oklab(["white", "black", "red"])
     expected = [[1, 0, 0], [0, 0, 0], [0.62796, 0.22486, 0.12585]]
     np.testing.assert_allclose(seen, expected, atol=1e-4)
     # Greys look the same to everyone.
     greys = ["#333333", "#aaaaaa"]
-    np.testing.assert_allclose(figures.oklab(greys, True), figures.oklab(greys), atol=1e-4)
+    np.testing.assert_allclose(oklab(greys, True), oklab(greys), atol=1e-4)
 
 
 def test_panels_draw_every_run_and_check_labels():
     runs = [panel(skills=n) for n in (2, 3, 5)]
-    figure = figures.panels(runs, 2)
+    figure = panels(runs, 2)
     segments = []
     for axes in figure.axes:
         lines = axes.collections[0]
@@ -198,21 +203,21 @@ def test_panels_draw_every_run_and_check_labels():
         segments.append(len(lines.get_segments()))
     assert segments == [8, 12, 20]
     with pytest.raises(ValueError, match="1 row labels for 2 rows"):
-        figures.panels(runs, 2, row_labels=["BeCL"])
+        panels(runs, 2, row_labels=["BeCL"])
     with pytest.raises(ValueError, match="3 column labels for 2 columns"):
-        figures.panels(runs, 2, column_labels=["a", "b", "c"])
+        panels(runs, 2, column_labels=["a", "b", "c"])
 
 
 def test_long_subtitles_are_broken():
-    wide = figures.panels([panel(subtitle=SUBTITLE)], 1)
-    narrow = figures.panels([panel(subtitle=SUBTITLE)] * 8, 8)
+    wide = panels([panel(subtitle=SUBTITLE)], 1)
+    narrow = panels([panel(subtitle=SUBTITLE)] * 8, 8)
     assert wide.texts[0].get_text() == SUBTITLE
     assert narrow.texts[0].get_text().replace("\n", " · ") == SUBTITLE
     assert "\n" in narrow.texts[0].get_text()
 
 
 def test_demo_is_as_wide_as_a_readme(tmp_path):
-    png, _ = figures.save(FIGURES["demo"](), tmp_path / "demo")
+    png, _ = save(FIGURES["demo"](), tmp_path / "demo")
     header = png.read_bytes()[16:24]
     width, height = int.from_bytes(header[:4], "big"), int.from_bytes(header[4:], "big")
     assert width == 1600
@@ -221,7 +226,7 @@ def test_demo_is_as_wide_as_a_readme(tmp_path):
 
 def test_dense_svg_stays_small(tmp_path):
     dense = panel(title="", episodes=20, steps=50)
-    _, svg = figures.save(figures.panels([dense] * 32, 8), tmp_path / "dense")
+    _, svg = save(panels([dense] * 32, 8), tmp_path / "dense")
     assert svg.stat().st_size < 1.5e6
 
 
@@ -241,13 +246,13 @@ def test_estimates():
     assert [len(offsets(dots)) for dots in right.collections] == [3, 3, 3]
 
     alone = {label: values[:1] for label, values in CURVES.items()}
-    figure = figures.estimates(alone, np.arange(400), ENTROPIES, 10, published={"CIC": 2.29})
+    figure = information.estimates(alone, np.arange(400), ENTROPIES, 10, published={"CIC": 2.29})
     assert not figure.axes[0].collections
     np.testing.assert_allclose(offsets(figure.axes[1].collections[-1]), [[2.29, 2]])
 
 
 def test_tradeoff_shows_seeds_and_means():
-    axes = figures.tradeoff(SCORES, reference=(2.06, 0.65)).axes[0]
+    axes = tradeoff(SCORES, reference=(2.06, 0.65)).axes[0]
     *methods, star = axes.collections
     for mean, seeds in zip(methods[::2], methods[1::2], strict=True):
         np.testing.assert_allclose(offsets(mean), [[0.5, 2.1]])
@@ -257,7 +262,7 @@ def test_tradeoff_shows_seeds_and_means():
 
 def test_methods_keep_their_colors():
     def colors(curves):
-        axes = figures.learning_curves(curves, np.arange(400)).axes
+        axes = learning_curves(curves, np.arange(400)).axes
         return {place.get_title(): place.lines[0].get_color() for place in axes if place.lines}
 
     values = CURVES["BeCL"]
@@ -268,11 +273,12 @@ def test_methods_keep_their_colors():
 
 
 def test_gallery_of_some_mazes():
-    figure = figures.maze_gallery(["square_corridor", "square_a"])
+    figure = maze_gallery(["square_corridor", "square_a"])
     assert [text.get_text() for text in figure.texts[1:4:2]] == ["square_a", "square_corridor"]
-    assert len(figures.maze_gallery().axes) == len(maze.names()) == 9
+    assert len(maze_gallery().axes) == len(maze.names()) == 9
 
 
 def test_no_global_state():
-    program = "import sys, becl.views.figures; sys.exit('matplotlib.pyplot' in sys.modules)"
+    modules = ", ".join(f"becl.views.figures.{name}" for name in ("curves", "information", "maze", "skills", "theory"))
+    program = f"import sys, {modules}; sys.exit('matplotlib.pyplot' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -8,7 +8,7 @@ import pytest
 
 from becl.commands.cli import main
 from becl.runs.metrics import read_metrics, run_labels
-from becl.views import figures
+from becl.views.figures.curves import pretraining_curves
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -43,7 +43,7 @@ def write_run(folder: Path, method="becl", env="walker", seeds=(0, 1, 2), scale=
 def draw(*folders: Path):
     configs = [json.loads((folder / "config.json").read_text()) for folder in folders]
     columns = [read_metrics(folder) for folder in folders]
-    return figures.pretraining_curves(dict(zip(run_labels(folders, configs), columns, strict=True)))
+    return pretraining_curves(dict(zip(run_labels(folders, configs), columns, strict=True)))
 
 
 def titles(figure) -> list[str]:

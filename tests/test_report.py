@@ -13,12 +13,18 @@ import numpy as np
 import pytest
 
 from becl.commands.report import run as report
+from becl.envs import DOMAINS
 from becl.errors import UserError
+from becl.experiments import defaults
 from becl.experiments.pretraining import make_pretraining
 from becl.measure import published
+from becl.objectives import METHODS
 from becl.options import PretrainOptions, ReportOptions
+from becl.plugins import ORIGINS
+from becl.reports.names import ROBOTS, pretty_method
 from becl.reports.runs import collect
-from becl.reports.sections import option_table, ranges
+from becl.reports.sections.origins import option_table
+from becl.reports.tables import ranges
 
 STEPS = 100
 RESAMPLES = 200
@@ -751,6 +757,67 @@ def test_importing_the_command_stays_quick() -> None:
     code = f"import sys, becl.reports.page; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_report_is_made_without_jax(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    everything(tmp_path / "runs")
+    code = f"""
+import sys
+from pathlib import Path
+from becl.reports.contents import build
+from becl.options import ReportOptions
+from becl.reports.page import write_report
+from becl.reports.runs import collect
+
+runs, out = Path({str(tmp_path / "runs")!r}), Path({str(tmp_path / "out")!r})
+out.mkdir()
+found = collect([runs])
+assert len(found.configurations) > 1 and found.pretrainings
+write_report(found, build(found, 50), ReportOptions((runs,), out, 50, out / "report.md"))
+assert (out / "index.html").exists() and (out / "report.md").exists()
+assert "jax" not in sys.modules
+assert "mujoco" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_robots_are_those_of_the_environments() -> None:
+    assert set(ROBOTS) == set(DOMAINS)
+
+
+# --- Defaults ---------------------------------------------------------------------------------------------------------
+
+
+def test_kept_defaults_are_those_of_the_specs() -> None:
+    own = {method: defaults.default_configuration(method) for method in METHODS if method not in ORIGINS}
+    assert json.loads(defaults.PLACE.read_text()) == own, "make defaults writes them anew"
+
+
+def test_a_run_with_defaults_has_its_methods_name_alone(tmp_path: Path) -> None:
+    for method in METHODS.keys() - ORIGINS.keys():
+        folder = write(tmp_path / method, {("walker_run", 0): 1.0}, finetuning(method))
+        (label,) = labels(folder)
+        assert label == pretty_method(method)
+
+
+def test_defaults_of_plug_ins_are_handed_over(tmp_path: Path) -> None:
+    name = "rarely-used-name"
+    config = finetuning()
+    config["method"] = config["pretraining"]["method"] = name
+    write(tmp_path / "a", {("walker_run", 0): 1.0}, config)
+    other = json.loads(json.dumps(config))
+    other["pretraining"]["run"]["fits_per_update"] = other["run"]["fits_per_update"] = 7
+    write(tmp_path / "b", {("walker_run", 1): 1.0}, other)
+    default = {"skill": "random", "transfer": "trunk", "pretraining": config["pretraining"]}
+    unknown = [one.label for one in collect([tmp_path]).configurations]
+    assert unknown == [f"{name}, fits_per_update = 3", f"{name}, fits_per_update = 7"]
+    known = [one.label for one in collect([tmp_path], {name: default}).configurations]
+    assert known == [name, f"{name}, fits_per_update = 7"]
+    (alone,) = collect([tmp_path / "b"], {name: default}).configurations
+    assert alone.label == f"{name}, fits_per_update = 7"
 
 
 def test_lists_of_seeds_are_short() -> None:

@@ -23,7 +23,7 @@ from becl.measure.skills import (
     DRAWS,
     STARTS,
     STILL,
-    Rollout,
+    Episodes,
     accuracies,
     information,
     per_skill,
@@ -208,13 +208,13 @@ def test_information_where_nothing_can_be_said():
     assert row["mutual_information"] >= 0
 
 
-def made_up(places, joint_speed=None, step_seconds=0.5) -> Rollout:
+def made_up(places, joint_speed=None, step_seconds=0.5) -> Episodes:
     """Positions of a robot on a line, [skills, episodes, states]."""
     places = np.asarray(places, float)[..., None]
     obs = np.zeros((*places.shape[:3], 24), np.float32)
     obs[..., 14] = places[..., 0]  # The walker's height, so that cells differ too.
     speed = np.zeros((*places.shape[:2], places.shape[2] - 1)) if joint_speed is None else np.asarray(joint_speed)
-    return Rollout(obs, {}, places, speed, step_seconds, np.zeros(places.shape[:2], bool))
+    return Episodes(obs, {}, places, speed, step_seconds, np.zeros(places.shape[:2], bool))
 
 
 def test_distance_and_speed_by_hand():

@@ -11,8 +11,9 @@ from gallery_runs import make_run, skilless, square, tuned, walker  # noqa: F401
 from PIL import Image
 
 from becl.commands.cli import main
+from becl.measure.estimators import alignment_and_uniformity
 from becl.objectives.encoder import encode
-from becl.views import figures
+from becl.views.figures.skills import coverage_map, skill_paths
 from becl.views.filmstrip import liveliest, strip
 from becl.views.poses import Motion, look_at
 from becl.views.trajectories import features_of
@@ -191,12 +192,12 @@ class TestTrajectories:
                 if skill == other_skill and episode != other_episode:
                     same.append(squared)
         expected = (np.mean(same), np.log(np.mean(everything)))
-        np.testing.assert_allclose(figures.alignment_and_uniformity(features), expected)
+        np.testing.assert_allclose(alignment_and_uniformity(features), expected)
 
     @pytest.mark.parametrize("axes", [1, 2])
     def test_paths_begin_at_the_origin(self, axes):
         place = np.cumsum(np.random.default_rng(0).standard_normal((3, 2, 10, axes)), axis=2) + 5
-        drawn = figures.skill_paths(place, 0.5, [0, 4, 11], "a title").axes[0]
+        drawn = skill_paths(place, 0.5, [0, 4, 11], "a title").axes[0]
         lines = drawn.get_lines()
         assert len(lines) == 6 + (axes == 2)
         for line, path in zip(lines, place.reshape(6, 10, axes), strict=False):
@@ -208,7 +209,7 @@ class TestTrajectories:
         from becl.measure.coverage import Axis
 
         points = np.array([[[0.1, 0.1], [0.1, 0.2], [2.0, 0.9]], [[0.4, 0.4], [0.9, 0.9], [0.9, -3.0]]])
-        figure = figures.coverage_map(points, [Axis("x", 0, 1, 2), Axis("y", 0, 1, 2)], "a title")
+        figure = coverage_map(points, [Axis("x", 0, 1, 2), Axis("y", 0, 1, 2)], "a title")
         visits, skills = (np.ma.filled(one.collections[0].get_array(), 0.0) for one in figure.axes[:2])  # type: ignore
         np.testing.assert_allclose(visits.reshape(2, 2), [[3 / 6, 1 / 6], [0, 2 / 6]])
         np.testing.assert_allclose(skills.reshape(2, 2), [[2, 1], [0, 2]])

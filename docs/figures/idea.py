@@ -11,7 +11,7 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from becl.views import figures
+from becl.views.figures.style import save
 
 # Okabe and Ito's colours, told apart with any colour vision.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")
@@ -23,7 +23,7 @@ def main(out: Path) -> None:
     left, right = figure.subplots(1, 2)
     draw_contrast(left)
     draw_rewards(right)
-    for path in figures.save(figure, out):
+    for path in save(figure, out):
         print(path)
 
 

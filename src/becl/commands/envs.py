@@ -4,7 +4,8 @@ from becl.envs import DOMAINS, maze
 from becl.options import EnvsOptions
 from becl.runs.folder import check_writable
 from becl.terminal import console, table
-from becl.views import figures
+from becl.views.figures.maze import maze_gallery
+from becl.views.figures.style import save
 from becl.views.maze_report import plan_text
 
 
@@ -27,6 +28,6 @@ def run(options: EnvsOptions) -> int:
     console().print(table("2-D mazes: observation (x, y), action in [-1, 1]², 50 steps",
                           ("maze", "cells", "farthest cell", "plan (S: start)"), rows, lines=True))  # fmt: skip
     if options.out is not None:
-        for path in figures.save(figures.maze_gallery(), options.out.with_suffix("")):
+        for path in save(maze_gallery(), options.out.with_suffix("")):
             print(path)
     return 0

@@ -5,7 +5,8 @@ from becl.objectives import METHODS
 from becl.options import PlotOptions
 from becl.runs.folder import check_writable
 from becl.runs.metrics import read_metrics, read_run, run_labels
-from becl.views import figures
+from becl.views.figures.curves import pretraining_curves
+from becl.views.figures.style import save
 
 
 def run(options: PlotOptions) -> int:
@@ -19,6 +20,6 @@ def run(options: PlotOptions) -> int:
     out = options.out or options.runs[0] / "curves.png"
     check_writable(out.parent)
     stem = out.with_suffix("") if out.suffix in (".png", ".svg") else out
-    for path in figures.save(figures.pretraining_curves(dict(zip(labels, columns, strict=True))), stem):
+    for path in save(pretraining_curves(dict(zip(labels, columns, strict=True))), stem):
         print(path)
     return 0

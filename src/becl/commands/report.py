@@ -1,7 +1,11 @@
 """`becl report`: from folders of runs to tables, figures and one page that can be sent on."""
 
+from typing import Any
+
 from becl.errors import UserError
 from becl.options import ReportOptions
+from becl.plugins import ORIGINS
+from becl.reports.contents import build
 from becl.reports.page import print_summary, write_report
 from becl.reports.runs import collect
 from becl.runs.folder import check_writable
@@ -9,7 +13,7 @@ from becl.runs.folder import check_writable
 
 def run(options: ReportOptions) -> int:
     check(options)
-    found = collect(options.runs)
+    found = collect(options.runs, plugin_defaults())
     if not found.configurations and not found.pretrainings:
         first, *others = found.left_out
         more = f" (and {len(others)} more)" if others else ""
@@ -17,8 +21,6 @@ def run(options: ReportOptions) -> int:
     check_writable(options.out)
     if options.markdown is not None:
         check_writable(options.markdown.parent)
-    from becl.reports.sections import build  # Loads matplotlib, which mistakes above need not wait for.
-
     sections = build(found, options.resamples)
     write_report(found, sections, options)
     print_summary(found, sections)
@@ -36,3 +38,12 @@ def check(options: ReportOptions) -> None:
         raise UserError(f"{options.out} is a file; choose another --out")
     if options.markdown is not None and (options.markdown.suffix != ".md" or options.markdown.is_dir()):
         raise UserError(f"--markdown {options.markdown}: expected a file that ends in .md")
+
+
+def plugin_defaults() -> dict[str, Any]:
+    """The default configurations of methods that plug-ins registered; JAX is loaded only where there are any."""
+    if not ORIGINS:
+        return {}
+    from becl.experiments.defaults import default_configuration
+
+    return {method: default_configuration(method) for method in ORIGINS}

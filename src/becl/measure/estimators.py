@@ -110,6 +110,23 @@ def particle_entropy(samples: Float[np.ndarray, "n d"], k: int = 16, clip: float
     return float(np.log1p(np.maximum(nearest - clip, 0.0).mean(1)).mean())
 
 
+def alignment_and_uniformity(features: Float[np.ndarray, "skills episodes states feature"]) -> tuple[float, float]:
+    """Of unit features by skill (Wang and Isola 2020); less is better in both.
+
+    Alignment is the mean squared distance of two states of a skill in different episodes, NaN for single episodes.
+    Uniformity is the logarithm of the mean of exp(−2 · squared distance) over all pairs.
+    """
+    skills, episodes, states, _ = features.shape
+    within = []
+    for one in features:
+        distance = 2 - 2 * np.einsum("eif,gjf->egij", one, one)
+        within.append(distance[~np.eye(episodes, dtype=bool)].mean() if episodes > 1 else float("nan"))
+    flat = features.reshape(skills * episodes * states, -1)
+    similarity = flat @ flat.T
+    apart = np.exp(-2 * (2 - 2 * similarity[~np.eye(len(flat), dtype=bool)]))
+    return float(np.mean(within)), float(np.log(apart.mean()))
+
+
 class Layer(NamedTuple):
     weight: Float[Array, "inputs outputs"]
     bias: Float[Array, " outputs"]

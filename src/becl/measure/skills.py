@@ -42,7 +42,7 @@ Policy = Callable[[Float[Array, "n x"]], Float[Array, "n a"]]
 Row = dict[str, Any]
 
 
-class Rollout(NamedTuple):
+class Episodes(NamedTuple):
     """Whole episodes of some skills. Episode e of every skill has the same start."""
 
     obs: Float32[np.ndarray, "skills episodes states obs"]
@@ -89,6 +89,31 @@ def sets_of(tasks: Sequence[str]) -> list[list[str]]:
     return [list(tasks)]
 
 
+class Wanted(NamedTuple):
+    """Which episodes are to be played."""
+
+    policy: Policy
+    skills: Float[np.ndarray, "skills dim"]
+    episodes: int
+    """Of every skill."""
+    seed: int
+    """Of the starts."""
+    episode_length: int | None
+    """Steps; the environment's own by default."""
+    advance: Callable[[int], None] | None
+    """Told how many steps were done."""
+
+    @property
+    def skill(self) -> Float[np.ndarray, "n dim"]:
+        """Of each environment: episodes of a skill stand one after another."""
+        return np.repeat(self.skills, self.episodes, axis=0)
+
+    @property
+    def seeds(self) -> list[int]:
+        """As many equal ones as skills: each part is what it would be alone."""
+        return [self.seed] * len(self.skills)
+
+
 def rollout(
     policy: Policy,
     env: str,
@@ -99,57 +124,39 @@ def rollout(
     tasks: Sequence[str] | None = None,
     episode_length: int | None = None,
     advance: Callable[[int], None] | None = None,
-) -> Rollout:
+) -> Episodes:
     """Some episodes of every skill in an environment (`walker`, `walker_run`, `square_a`), priced by `tasks` (all).
 
     Where a task changes the scene, each is simulated apart, and all but the rewards are of the first. `advance` is told
     how many steps were done.
     """
+    wanted = Wanted(policy, skills, episodes, seed, episode_length, advance)
     if env in maze.names():
-        return maze_rollout(policy, env, skills, episodes, seed, episode_length, advance)
+        return maze_rollout(env, wanted)
     if is_foreign(env):
-        return foreign_rollout(policy, env, skills, episodes, seed, episode_length, advance)
-    done = [
-        robot_rollout(policy, together, skills, episodes, seed, episode_length, advance)
-        for together in sets_of(tasks_of(env) if tasks is None else tasks)
-    ]
+        return foreign_rollout(env, wanted)
+    done = [robot_rollout(together, wanted) for together in sets_of(tasks_of(env) if tasks is None else tasks)]
     return done[0]._replace(reward={task: reward for one in done for task, reward in one.reward.items()})
 
 
-def maze_rollout(
-    policy: Policy,
-    env: str,
-    skills: Float[np.ndarray, "skills dim"],
-    episodes: int,
-    seed: int,
-    episode_length: int | None = None,
-    advance: Callable[[int], None] | None = None,
-) -> Rollout:
-    plan = maze.Maze(env) if episode_length is None else maze.Maze(env, episode_length=episode_length)
-    # As many equal seeds as skills: each part is what it would be alone.
-    batch = MazeBatch(plan, len(skills) * episodes, [seed] * len(skills))
-    states = play(policy, batch, np.repeat(skills, episodes, axis=0), advance)
-    obs = _by_skill(np.stack(list(states), axis=1), len(skills))
-    return Rollout(obs, {}, obs.astype(np.float64), None, 1.0, np.zeros(obs.shape[:2], bool))
+def maze_rollout(env: str, wanted: Wanted) -> Episodes:
+    length = wanted.episode_length
+    plan = maze.Maze(env) if length is None else maze.Maze(env, episode_length=length)
+    batch = MazeBatch(plan, len(wanted.skill), wanted.seeds)
+    states = play(wanted.policy, batch, wanted.skill, wanted.advance)
+    obs = _by_skill(np.stack(list(states), axis=1), len(wanted.skills))
+    return Episodes(obs, {}, obs.astype(np.float64), None, 1.0, np.zeros(obs.shape[:2], bool))
 
 
-def foreign_rollout(
-    policy: Policy,
-    env: str,
-    skills: Float[np.ndarray, "skills dim"],
-    episodes: int,
-    seed: int,
-    episode_length: int | None = None,
-    advance: Callable[[int], None] | None = None,
-) -> Rollout:
+def foreign_rollout(env: str, wanted: Wanted) -> Episodes:
     """Episodes in anyone's environment, priced by its own reward; all at most as long as its spec says."""
-    batch = make_foreign(env, len(skills) * episodes, [seed] * len(skills))
-    skill = np.repeat(skills, episodes, axis=0)
+    skill = wanted.skill
+    batch = make_foreign(env, len(skill), wanted.seeds)
     with contextlib.closing(batch):
         obs, places, rewards = [batch.reset()], [batch.places()], []
         over, length, now = np.zeros(len(skill), bool), np.zeros(len(skill), int), obs[0]
-        for _ in range(episode_length or batch.spec.episode_length):
-            step = batch.step(np.asarray(act(policy, jnp.concatenate([now, skill], axis=1))))
+        for _ in range(wanted.episode_length or batch.spec.episode_length):
+            step = batch.step(np.asarray(act(wanted.policy, jnp.concatenate([now, skill], axis=1))))
             now = step.obs
             obs.append(np.where(over[:, None], obs[-1], step.next_obs))
             # Where an episode has just ended, the next has begun elsewhere.
@@ -157,39 +164,31 @@ def foreign_rollout(
             rewards.append(np.where(over, 0.0, step.reward))
             length += ~over
             over |= step.truncated
-            if advance is not None:
-                advance(len(skill))
+            if wanted.advance is not None:
+                wanted.advance(len(skill))
             if over.all():
                 break
-    count = len(skills)
-    return Rollout(
+    count = len(wanted.skills)
+    return Episodes(
         _by_skill(np.stack(obs, axis=1), count),
         {env: _by_skill(np.stack(rewards, axis=1), count)},
         _by_skill(np.stack(places, axis=1), count),
         None,
         1.0,
-        np.zeros((count, episodes), bool),
+        np.zeros((count, wanted.episodes), bool),
         _by_skill(length, count),
     )
 
 
-def robot_rollout(
-    policy: Policy,
-    tasks: Sequence[str],
-    skills: Float[np.ndarray, "skills dim"],
-    episodes: int,
-    seed: int,
-    episode_length: int | None = None,
-    advance: Callable[[int], None] | None = None,
-) -> Rollout:
+def robot_rollout(tasks: Sequence[str], wanted: Wanted) -> Episodes:
     """Episodes in the scene of the first task, priced by all."""
     name, _, first = tasks[0].partition("_")
     watched = Watched(envs.DOMAINS[name], [task.partition("_")[2] for task in tasks])
-    sims = Simulations(watched, first, len(skills) * episodes, [seed] * len(skills), episode_length)
+    sims = Simulations(watched, first, len(wanted.skill), wanted.seeds, wanted.episode_length)
     obs, places, speeds = [], [], []
     rewards: dict[str, list[Vector]] = {task: [] for task in tasks}
     with contextlib.closing(sims):
-        for seen in play(policy, sims, np.repeat(skills, episodes, axis=0), advance):
+        for seen in play(wanted.policy, sims, wanted.skill, wanted.advance):
             if not obs:
                 qpos = np.stack([sims.data(number).qpos for number in range(sims.num_envs)])
                 obs.append(seen)
@@ -201,8 +200,8 @@ def robot_rollout(
             speeds.append(np.where(good, watched.joint_speed, 0.0))
             for task, reward in zip(tasks, watched.rewards, strict=True):
                 rewards[task].append(np.where(good, reward, 0.0))
-    count, timestep = len(skills), sims.model.opt.timestep
-    return Rollout(
+    count, timestep = len(wanted.skills), sims.model.opt.timestep
+    return Episodes(
         _by_skill(np.stack(obs, axis=1), count),
         {task: _by_skill(np.stack(each, axis=1), count) for task, each in rewards.items()},
         _by_skill(np.stack(places, axis=1), count),
@@ -300,7 +299,7 @@ class Watched:
 # --- Numbers ----------------------------------------------------------------------------------------------------------
 
 
-def zero_shot(done: Rollout, names: Sequence[Any]) -> list[Row]:
+def zero_shot(done: Episodes, names: Sequence[Any]) -> list[Row]:
     """A row a skill and task: mean undiscounted return, and its standard error over episodes."""
     rows = []
     for number, name in enumerate(names):
@@ -311,7 +310,7 @@ def zero_shot(done: Rollout, names: Sequence[Any]) -> list[Row]:
     return rows
 
 
-def per_skill(done: Rollout, env: str, names: Sequence[Any]) -> list[Row]:
+def per_skill(done: Episodes, env: str, names: Sequence[Any]) -> list[Row]:
     """A row a skill: cells visited, and means over its episodes of how far and how much it moves."""
     gridded = not is_foreign(env)
     cells = cells_of(env, done.obs) if gridded else None
@@ -338,7 +337,7 @@ def per_skill(done: Rollout, env: str, names: Sequence[Any]) -> list[Row]:
     return rows
 
 
-def summary(done: Rollout, env: str) -> Row:
+def summary(done: Episodes, env: str) -> Row:
     """All skills together. What needs two skills, or two episodes of each, is not a number without."""
     skills, episodes, states = done.obs.shape[:3]
     each = per_skill(done, env, range(skills))

@@ -192,20 +192,10 @@ def improvement_interval(
     resamples: int = 50_000,
     level: float = 0.95,
     seed: int = 0,
+    statistic: Callable[[Sample, Sample], Values] = probability_of_improvement,
 ) -> Interval:
-    """Probability of improvement with its interval; runs of both methods are resampled."""
-    return _intervals([probability_of_improvement], _same_tasks(scores, other), resamples, level, seed)[0]
-
-
-def difference_interval(
-    scores: Scores | Sample,
-    other: Scores | Sample,
-    resamples: int = 50_000,
-    level: float = 0.95,
-    seed: int = 0,
-) -> Interval:
-    """Difference of means with its interval; runs of both methods are resampled."""
-    return _intervals([difference], _same_tasks(scores, other), resamples, level, seed)[0]
+    """Probability of improvement, or `difference` of means, with its interval; runs of both methods are resampled."""
+    return _intervals([statistic], _same_tasks(scores, other), resamples, level, seed)[0]
 
 
 def profile_band(

@@ -1,6 +1,6 @@
 """The pictures of a report: aggregates, profiles, curves of finetuning, skills and what is varied.
 
-Plain arrays in, a matplotlib `Figure` out, in the style of `becl.views.figures`. A method keeps its colour in all
+Plain arrays in, a matplotlib `Figure` out, in the style of `becl.views.figures.style`. A method keeps its colour in all
 figures of a report: `method_styles` of its labels, made once, goes to each.
 """
 
@@ -18,9 +18,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from becl.measure.stats import Interval, Profile
-from becl.views.figures import MARKERS, MUTED, PAGE_WIDTH, STYLE, TEN_COLORS, method_styles, skill_colors
-
-Styles = Mapping[str, tuple[str, str]]
+from becl.views.figures.colors import MARKERS, TEN_COLORS, Styles, method_styles, skill_colors
+from becl.views.figures.style import MUTED, PAGE_WIDTH, STYLE
 
 # The arrow points to what is better.
 TITLES = {

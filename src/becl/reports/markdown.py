@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from becl.reports.sections import Cell, Section, Table
+    from becl.reports.sections.section import Section
+    from becl.reports.tables import Cell, Table
 
 
 def to_markdown(title: str, sections: Sequence["Section"], warnings: Sequence[str], figures: str, made: str) -> str:

@@ -20,19 +20,22 @@ from typing import TYPE_CHECKING
 
 from becl.errors import UserError
 from becl.options import ReportOptions
-from becl.reports.runs import Found, all_tasks, domain_of, listed, pretty_method
+from becl.reports.configurations import all_tasks
+from becl.reports.markdown import to_markdown
+from becl.reports.names import domain_of, listed, pretty_method
+from becl.reports.runs import Found
+from becl.runs.folder import to_csv, write_text
 from becl.runs.progress import counted
 from becl.runs.provenance import COMMAND, own_version
 
 if TYPE_CHECKING:
-    from becl.reports.sections import Cell, Section
+    from becl.reports.sections.section import Section
+    from becl.reports.tables import Cell
 
 
 def write_report(found: Found, sections: Sequence["Section"], options: ReportOptions) -> None:
     """All files, the page last."""
-    from becl.reports.markdown import to_markdown
-    from becl.runs.folder import to_csv, write_text
-    from becl.views import figures
+    from becl.views.figures.style import save
 
     out = options.out
     try:
@@ -42,7 +45,7 @@ def write_report(found: Found, sections: Sequence["Section"], options: ReportOpt
             for name, rows in section.data.items():
                 write_text(out / "tables" / f"{name}.csv", to_csv(rows))
             for picture in section.pictures:
-                _, svg = figures.save(picture.figure, out / "figures" / picture.name)
+                _, svg = save(picture.figure, out / "figures" / picture.name)
                 images[picture.name] = "data:image/svg+xml;base64," + base64.b64encode(svg.read_bytes()).decode()
         write_text(out / "index.html", render(found, sections, images, options))
         if options.markdown is not None:

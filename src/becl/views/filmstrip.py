@@ -105,7 +105,7 @@ def strip(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    from becl.views.figures import MUTED, STYLE
+    from becl.views.figures.style import MUTED, STYLE
 
     size, gap = rows[0][0].shape[0], max(2, rows[0][0].shape[0] // 64)
     font = max(9, size // 9)

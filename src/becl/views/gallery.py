@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from becl.views.poses import Look, Motion
 
 HOST = "127.0.0.1"
-MAZE_PACE = 0.1  # Seconds a step of a maze is shown.
 
 
 def page_path(out: Path) -> Path:
@@ -55,21 +54,6 @@ def server_at(port: int, label: str) -> Iterator[Any]:
             server.stop()
 
 
-def set_camera(server: Any, camera: Any) -> None:
-    """Where new visitors look from."""
-    server.initial_camera.position = tuple(camera.position.tolist())
-    server.initial_camera.look_at = tuple(camera.look_at.tolist())
-
-
-def pace_of(motion: "Motion") -> float:
-    """Seconds a frame is shown."""
-    return MAZE_PACE * motion.frame_seconds if motion.plan is not None else motion.frame_seconds
-
-
-def unit_of(motion: "Motion") -> str:
-    return "m" if motion.plan is None else "cells"
-
-
 # --- A file -----------------------------------------------------------------------------------------------------------
 
 
@@ -90,7 +74,7 @@ def write_page(look: "Look", path: Path, options: GalleryOptions) -> int:
 def page_of(look: "Look", motion: "Motion", numbers: Sequence["Numbers"]) -> str:
     """The scene with all its frames and its player, and a table, in one HTML text."""
     from becl.views.gallery_numbers import label
-    from becl.views.gallery_scene import stage_of
+    from becl.views.gallery_scene import pace_of, set_camera, stage_of, unit_of
 
     labels = [label(name, one, unit_of(motion)) for name, one in zip(look.names, numbers, strict=True)]
     with server_at(free_port(None), "becl") as server:
@@ -109,6 +93,7 @@ def page_of(look: "Look", motion: "Motion", numbers: Sequence["Numbers"]) -> str
 def caption(look: "Look", motion: "Motion", numbers: Sequence["Numbers"]) -> str:
     """The run and the table of its skills, folded away in a corner."""
     from becl.views.gallery_numbers import table
+    from becl.views.gallery_scene import unit_of
 
     head, rows = table(look, numbers, unit_of(motion))
     lines = ["".join(f"<th>{html.escape(text)}</th>" for text in head)]

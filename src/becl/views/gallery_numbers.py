@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from becl.measure.skills import per_skill, rollout, zero_shot
 from becl.views.poses import Look, policy_of
 
 WIDTH = 44  # Letters of a label's line.
@@ -42,8 +43,6 @@ def kept(look: Look) -> list[Numbers] | None:
 
 
 def measured(look: Look) -> list[Numbers]:
-    from becl.measure.skills import per_skill, rollout, zero_shot
-
     done = rollout(policy_of(look), look.made.env, look.vectors, EPISODES)
     return gathered(look.names, per_skill(done, look.made.env, look.names), zero_shot(done, look.names))
 

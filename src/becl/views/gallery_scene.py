@@ -11,18 +11,19 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float
 
-from becl.views.figures import skill_colors
-from becl.views.gallery_shapes import Part, parts_of
+from becl.views.figures.colors import skill_colors
+from becl.views.gallery_shapes import Part, joined, parts_of
 from becl.views.poses import Bodies, Motion, bodies_of
 
 ROOM = 1.25  # A square's side beside what its skill needs.
 ROW = 0.7  # A row's depth beside its width, at least: rows are seen from the front.
 STRAY = 0.3  # How far skills may go, beside their own size, before all are kept in place.
 LETTER = 0.05  # Height of a label's letters beside its square.
+MAZE_PACE = 0.1  # Seconds a step of a maze is shown.
 DARK, LIGHT, PALE = (60, 60, 66), (255, 255, 255), (226, 229, 234)
 
 
-class Camera(NamedTuple):
+class Viewpoint(NamedTuple):
     position: Float[np.ndarray, "3"]
     look_at: Float[np.ndarray, "3"]
 
@@ -31,7 +32,7 @@ class Camera(NamedTuple):
 class Stage(Protocol):
     """What is on the page."""
 
-    camera: Camera
+    camera: Viewpoint
 
     def show(self, frame: int) -> None:
         """Moves everything to where it is in a frame."""
@@ -41,7 +42,7 @@ class Stage(Protocol):
         """Shows one skill, counted from 0, or all."""
         ...
 
-    def view(self, skill: int) -> Camera:
+    def view(self, skill: int) -> Viewpoint:
         """The camera for one skill."""
         ...
 
@@ -53,10 +54,25 @@ def stage_of(scene: Any, motion: Motion, labels: list[str]) -> Stage:
     return RobotStage(scene, motion, labels) if motion.plan is None else MazeStage(scene, motion)
 
 
+def set_camera(server: Any, camera: Viewpoint) -> None:
+    """Where new visitors look from."""
+    server.initial_camera.position = tuple(camera.position.tolist())
+    server.initial_camera.look_at = tuple(camera.look_at.tolist())
+
+
+def pace_of(motion: Motion) -> float:
+    """Seconds a frame is shown."""
+    return MAZE_PACE * motion.frame_seconds if motion.plan is not None else motion.frame_seconds
+
+
+def unit_of(motion: Motion) -> str:
+    return "m" if motion.plan is None else "cells"
+
+
 # --- Robots -----------------------------------------------------------------------------------------------------------
 
 
-class Layout(NamedTuple):
+class SkillGrid(NamedTuple):
     """Where each skill stands."""
 
     origins: Float[np.ndarray, "skills 3"]
@@ -114,9 +130,9 @@ class RobotStage:
         for label in self._labels:  # They would stand before a single one, whose numbers are in the panel.
             label.visible = skill is None
 
-    def view(self, skill: int) -> Camera:
+    def view(self, skill: int) -> Viewpoint:
         look_at = self.layout.origins[skill] + (0, 0, 0.3 * self.layout.height)
-        return Camera(look_at + np.array([0, -1.5, 0.8]) * max(0.5 * self.layout.side, self.layout.height), look_at)
+        return Viewpoint(look_at + np.array([0, -1.5, 0.8]) * max(0.5 * self.layout.side, self.layout.height), look_at)
 
     def write(self, labels: list[str]) -> None:
         for label, text in zip(self._labels, labels, strict=True):
@@ -133,7 +149,7 @@ def moves(motion: Motion) -> bool:
     return bool(np.isin(first, [int(mujoco.mjtJoint.mjJNT_FREE), int(mujoco.mjtJoint.mjJNT_SLIDE)]).any())
 
 
-def layout_of(bodies: Bodies, parts: list[Part], moving: bool) -> Layout:
+def layout_of(bodies: Bodies, parts: list[Part], moving: bool) -> SkillGrid:
     """Squares that are large enough for every skill."""
     skills, frames = bodies.position.shape[:2]
     way = np.zeros((skills, frames, 3))
@@ -151,7 +167,7 @@ def layout_of(bodies: Bodies, parts: list[Part], moving: bool) -> Layout:
     origins = np.zeros((skills, 3))
     origins[:, 0], origins[:, 1] = (across - (columns - 1) / 2) * width, ((rows - 1) / 2 - back) * depth
     middle = (low + high) / 2 * (1, 1, 0)
-    return Layout(origins, shift + middle, float(width), float(depth), float(high[2]))
+    return SkillGrid(origins, shift + middle, float(width), float(depth), float(high[2]))
 
 
 def extent(
@@ -171,16 +187,16 @@ def extent(
     return low, high
 
 
-def camera_of(layout: Layout) -> Camera:
+def camera_of(layout: SkillGrid) -> Viewpoint:
     """From the front and above, far enough to see all."""
     width = np.ptp(layout.origins[:, 0]) + layout.side
     depth = np.ptp(layout.origins[:, 1]) + layout.depth
     far = 0.42 * width + 0.38 * depth + 0.45 * layout.height
     look_at = np.array([0, -0.05 * depth, 0.35 * layout.height])
-    return Camera(look_at + far * np.array([0, -0.75, 0.75]), look_at)
+    return Viewpoint(look_at + far * np.array([0, -0.75, 0.75]), look_at)
 
 
-def draw_floor(scene: Any, layout: Layout) -> None:
+def draw_floor(scene: Any, layout: SkillGrid) -> None:
     """A square a skill."""
     width = np.ptp(layout.origins[:, 0]) + layout.side
     depth = np.ptp(layout.origins[:, 1]) + layout.depth
@@ -212,7 +228,7 @@ class MazeStage:
         x_low, x_high, y_low, y_high = plan.bounds
         self._middle = np.array([(x_low + x_high) / 2, (y_low + y_high) / 2, 0.0])
         self._span = max(x_high - x_low, y_high - y_low)
-        self.camera = Camera(np.array([0, -0.3, 0.95]) * self._span, np.zeros(3))
+        self.camera = Viewpoint(np.array([0, -0.3, 0.95]) * self._span, np.zeros(3))
         draw_plan(scene, plan, self._middle)
         self._ways = [
             scene.add_line_segments(f"/way-{number}", self._way(number), tuple(color.tolist()), thickness=2.0,
@@ -249,7 +265,7 @@ class MazeStage:
         for one, visible in enumerate(shown):
             self._ways[one].visible = self._labels[one].visible = visible
 
-    def view(self, skill: int) -> Camera:
+    def view(self, skill: int) -> Viewpoint:
         del skill
         return self.camera
 
@@ -266,8 +282,6 @@ def ball_of(radius: float) -> tuple[np.ndarray, np.ndarray]:
 
 def draw_plan(scene: Any, plan: Any, middle: Float[np.ndarray, "3"]) -> None:
     """Cells as a floor, walls as bars."""
-    from becl.views.gallery_shapes import joined
-
     corners = np.array([[-0.5, -0.5, 0], [0.5, -0.5, 0], [0.5, 0.5, 0], [-0.5, 0.5, 0]])
     square = np.array([[0, 1, 2], [0, 2, 3]])
     centres = np.concatenate([plan.cells, np.zeros((len(plan.cells), 1))], axis=1) - middle

@@ -12,6 +12,10 @@ from becl.envs.maze import Geometry
 from becl.errors import UserError
 from becl.experiments.maze_study import Study, finished, seed_path
 from becl.terminal import console, table
+from becl.views.figures.curves import learning_curves
+from becl.views.figures.information import SeedScore, estimates, tradeoff
+from becl.views.figures.maze import Panel, demo_figure, panels
+from becl.views.figures.style import save
 
 COLUMNS = {
     "mutual_information": "I(S;Z)",
@@ -81,22 +85,18 @@ def plan_text(plan: Geometry) -> str:
 
 def draw(study: Study, out: Path, demo: bool = False) -> list[Path]:
     """The figures of a study from its finished seeds; returns the PNGs."""
-    from becl.views import figures
-
     results = finished(study, out)
     made = {}
     if demo:
-        made["demo"] = figures.demo_figure([_panel(study, out, rows[0]) for rows in results.values()])
+        made["demo"] = demo_figure([_panel(study, out, rows[0]) for rows in results.values()])
     elif study.kind == "temperature":
-        made["temperature"] = figures.panels(
-            [_typical(study, out, rows) for rows in results.values()], min(4, len(results))
-        )
+        made["temperature"] = panels([_typical(study, out, rows) for rows in results.values()], min(4, len(results)))
     elif study.kind == "skills":
         complete = _rectangle(study, results)
         if complete:
             grid = [_typical(study, out, results[label], title="") for row in complete.values() for label in row]
             columns = [label.split("-")[-2] for label in next(iter(complete.values()))]
-            made["skills"] = figures.panels(
+            made["skills"] = panels(
                 grid,
                 len(columns),
                 row_labels=[pretty(name) for name in complete],
@@ -104,33 +104,33 @@ def draw(study: Study, out: Path, demo: bool = False) -> list[Path]:
             )
     else:
         grid = [_typical(study, out, rows) for rows in results.values()]
-        made["comparison"] = figures.panels(grid, min(4, len(grid)))
+        made["comparison"] = panels(grid, min(4, len(grid)))
     columns, rows_of = _side_by_side(results)
     if not demo and len(columns) > 1:
         every = [_panel(study, out, row, title="") for rows in rows_of.values() for row in rows]
-        made["every-seed"] = figures.panels(
+        made["every-seed"] = panels(
             every, len(columns), row_labels=[pretty(name) for name in rows_of], column_labels=columns
         )
     scores = [
-        figures.Score(pretty(label), row["mutual_information"], row["coverage"])
+        SeedScore(pretty(label), row["mutual_information"], row["coverage"])
         for label, rows in results.items()
         for row in rows
     ]
     if not demo:
         run = next(iter(study.runs.values()))
-        made["tradeoff"] = figures.tradeoff(
+        made["tradeoff"] = tradeoff(
             scores,
             reference=AUTHORS_RUN if _is_papers(study) else None,
             num_skills=run.objective.skills.dim if study.kind != "skills" else None,
         )
         curves = {label: _curves(out, label, rows) for label, rows in results.items()}
         cycles = next(iter(curves.values()))[0]
-        made["learning-curves"] = figures.learning_curves(
+        made["learning-curves"] = learning_curves(
             {pretty(label): values for label, (_, values) in curves.items()}, cycles
         )
     if study.mine_iterations:
         made["estimates"] = _estimates(study, out, results)
-    return [figures.save(figure, out / name)[0] for name, figure in made.items()]
+    return [save(figure, out / name)[0] for name, figure in made.items()]
 
 
 def _side_by_side(results: dict[str, list[dict[str, Any]]]) -> tuple[list[str], dict[str, list[dict[str, Any]]]]:
@@ -150,8 +150,6 @@ def _is_papers(study: Study) -> bool:
 
 
 def _estimates(study: Study, out: Path, results: dict[str, list[dict[str, Any]]]) -> Any:
-    from becl.views import figures
-
     curves = {pretty(label): np.stack([_arrays(out, row)["mine"] for row in rows]) for label, rows in results.items()}
     entropies = {pretty(label): np.array([row["particle_entropy"] for row in rows]) for label, rows in results.items()}
     # The published runs have the maze study's entropy weight; ours are comparable only if they have it too.
@@ -159,7 +157,7 @@ def _estimates(study: Study, out: Path, results: dict[str, list[dict[str, Any]]]
     published = {pretty(label): PUBLISHED_ENTROPY[label] for label in same}
     iterations = np.arange(1, study.mine_iterations + 1)
     count = next(iter(study.runs.values())).objective.skills.dim
-    return figures.estimates(curves, iterations, entropies, count, published=published if _is_papers(study) else None)
+    return estimates(curves, iterations, entropies, count, published=published if _is_papers(study) else None)
 
 
 def _entropy_weight(study: Study, label: str) -> float:
@@ -177,12 +175,10 @@ def _arrays(out: Path, row: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 def _panel(study: Study, out: Path, row: dict[str, Any], title: str | None = None) -> Any:
-    from becl.views import figures
-
     run = study.runs[row["label"]]
     subtitle = f"I(S;Z) {row['mutual_information']:.2f} · coverage {100 * row['coverage']:.0f} % · {row['far']:.0f} far"
     shown = pretty(row["label"]) if title is None else title
-    return figures.Panel(shown, subtitle, _arrays(out, row)["paths"], run.env.geometry)
+    return Panel(shown, subtitle, _arrays(out, row)["paths"], run.env.geometry)
 
 
 def _typical(study: Study, out: Path, rows: list[dict[str, Any]], title: str | None = None) -> Any:

@@ -151,6 +151,21 @@ def motion_of(look: Look | Tuned, frames: int, steps: int | None = None) -> Moti
 # --- Episodes ---------------------------------------------------------------------------------------------------------
 
 
+class Take(NamedTuple):
+    """What is to be recorded: an episode of each skill, or its first steps."""
+
+    policy: Policy
+    skills: Float[np.ndarray, "skills dim"]
+    names: list[int]
+    seed: int
+    """Of the start."""
+    steps: int | None
+
+    @property
+    def seeds(self) -> list[int]:
+        return [self.seed] * len(self.skills)
+
+
 def record(
     policy: Policy,
     env: str,
@@ -160,41 +175,26 @@ def record(
     steps: int | None = None,
 ) -> Motion:
     """A frame a step. The start is that of the first episode of `becl evaluate`."""
+    take = Take(policy, skills, list(names), seed, steps)
     if env in maze.names():
-        return record_maze(policy, env, skills, names, seed, steps)
-    if is_foreign(env):
-        return record_foreign(policy, env, skills, names, seed, steps)
-    return record_robot(policy, env, skills, names, seed, steps)
+        return record_maze(env, take)
+    return record_foreign(env, take) if is_foreign(env) else record_robot(env, take)
 
 
-def record_maze(
-    policy: Policy,
-    env: str,
-    skills: Float[np.ndarray, "skills dim"],
-    names: Sequence[int],
-    seed: int,
-    steps: int | None,
-) -> Motion:
-    plan = maze.Maze(env) if steps is None else maze.Maze(env, episode_length=steps)
-    states = play(policy, MazeBatch(plan, len(skills), [seed] * len(skills)), skills)
-    return Motion(list(names), np.stack(list(states), axis=1).astype(float), 1.0, plan=maze.geometry(env))
+def record_maze(env: str, take: Take) -> Motion:
+    plan = maze.Maze(env) if take.steps is None else maze.Maze(env, episode_length=take.steps)
+    states = play(take.policy, MazeBatch(plan, len(take.skills), take.seeds), take.skills)
+    return Motion(take.names, np.stack(list(states), axis=1).astype(float), 1.0, plan=maze.geometry(env))
 
 
-def record_robot(
-    policy: Policy,
-    env: str,
-    skills: Float[np.ndarray, "skills dim"],
-    names: Sequence[int],
-    seed: int,
-    steps: int | None,
-) -> Motion:
+def record_robot(env: str, take: Take) -> Motion:
     name, _, task = env.partition("_")
     domain = envs.DOMAINS[name]
     task = task or domain.primal
     watched = Watched(domain, [task])
     poses: list[np.ndarray] = []
-    with contextlib.closing(Simulations(watched, task, len(skills), [seed] * len(skills), steps)) as sims:
-        for _ in play(policy, sims, skills):
+    with contextlib.closing(Simulations(watched, task, len(take.skills), take.seeds, take.steps)) as sims:
+        for _ in play(take.policy, sims, take.skills):
             if not poses:
                 poses.append(np.stack([sims.data(number).qpos for number in range(sims.num_envs)]))
                 continue
@@ -202,17 +202,10 @@ def record_robot(
             good = sims.divergences == 0
             poses.append(np.where(good[:, None], watched.qpos, poses[-1]))
         model, seconds = copy.copy(sims.model), sims.model.opt.timestep * domain.substeps
-    return Motion(list(names), np.stack(poses, axis=1), seconds, model, domain.camera)
+    return Motion(take.names, np.stack(poses, axis=1), seconds, model, domain.camera)
 
 
-def record_foreign(
-    policy: Policy,
-    env: str,
-    skills: Float[np.ndarray, "skills dim"],
-    names: Sequence[int],
-    seed: int,
-    steps: int | None,
-) -> Motion:
+def record_foreign(env: str, take: Take) -> Motion:
     """Poses of anyone's environment that has MuJoCo inside; after an episode's end the last one is held."""
     make = maker_of(env)
     recorded: list[Recorded] = []
@@ -221,10 +214,10 @@ def record_foreign(
         recorded.append(Recorded(make(), env))
         return recorded[-1]
 
-    batch = GymBatch(watched, len(skills), [seed] * len(skills))
+    batch = GymBatch(watched, len(take.skills), take.seeds)
     with contextlib.closing(batch):
-        batch.spec = batch.spec._replace(episode_length=steps or batch.spec.episode_length)
-        for _ in play(policy, batch, skills):
+        batch.spec = batch.spec._replace(episode_length=take.steps or batch.spec.episode_length)
+        for _ in play(take.policy, batch, take.skills):
             if all(one.over for one in recorded if one.poses):
                 break
     shown = [one for one in recorded if one.poses]  # One more was made to ask for its length.
@@ -232,7 +225,7 @@ def record_foreign(
     poses = [np.stack(one.poses + [one.poses[-1]] * (longest - len(one.poses))) for one in shown]
     model = shown[0].model
     assert model is not None
-    return Motion(list(names), np.stack(poses), shown[0].seconds, model, tracking_camera(model))
+    return Motion(take.names, np.stack(poses), shown[0].seconds, model, tracking_camera(model))
 
 
 class Recorded(gymnasium.Wrapper):

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Float, Int, UInt8
 
 from becl.envs.maze import Geometry
+from becl.envs.registration import close_renderer
 from becl.errors import UserError
 from becl.processes import ended, final_line
 from becl.views.gl import drawing
@@ -108,8 +109,6 @@ class OpenGL:
 
     def __init__(self, motion: Motion, size: int):
         import mujoco
-
-        from becl.envs.registration import close_renderer
 
         assert motion.model is not None
         self.motion, self.model = motion, copy.copy(motion.model)
@@ -319,7 +318,7 @@ class FloorPlan:
     """A maze from above: the way a skill has come, and where it is."""
 
     def __init__(self, motion: Motion, size: int):
-        from becl.views.figures import skill_colors
+        from becl.views.figures.colors import skill_colors
 
         assert motion.plan is not None
         self.motion, self.size = motion, size
@@ -350,7 +349,8 @@ def drawn_plan(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    from becl.views.figures import VOID, draw_maze
+    from becl.views.figures.maze import draw_maze
+    from becl.views.figures.style import VOID
 
     figure = Figure(figsize=(size / 100, size / 100), dpi=100, facecolor=VOID)
     canvas = FigureCanvasAgg(figure)

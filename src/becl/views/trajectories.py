@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     from matplotlib.figure import Figure
 
-    from becl.measure.skills import Rollout
+    from becl.measure.skills import Episodes
     from becl.views.poses import Look
 
 STATES = 40  # Of an episode, evenly spaced, whose features are drawn.
@@ -30,7 +30,7 @@ def draw(look: "Look", out: Path, episodes: int) -> int:
     from becl.measure.skills import rollout
     from becl.runs.folder import check_writable
     from becl.runs.progress import progress
-    from becl.views import figures
+    from becl.views.figures.style import save
 
     made = look.made
     print(f"{look.title} · {counted(len(look.names), 'skill')} × {counted(episodes, 'episode')} · {out}/", flush=True)
@@ -42,7 +42,7 @@ def draw(look: "Look", out: Path, episodes: int) -> int:
     if not done.place.shape[-1]:
         print(f"no trajectories: {made.env} has no body whose place is known (a MuJoCo model's has)")
     for name, figure in figures_of(look, done, learner, objective):
-        for path in figures.save(figure, out / name):
+        for path in save(figure, out / name):
             print(path)
     return 0
 
@@ -54,31 +54,33 @@ def tasks_in_one_scene(env: str) -> list[str]:
     return sets_of(tasks_of(env))[0]
 
 
-def figures_of(look: "Look", done: "Rollout", learner: Any, objective: Any) -> Iterator[tuple[str, "Figure"]]:
+def figures_of(look: "Look", done: "Episodes", learner: Any, objective: Any) -> Iterator[tuple[str, "Figure"]]:
     """All that can be drawn of this run."""
     from becl.envs import maze
     from becl.envs.external import is_foreign
     from becl.measure.coverage import grid_of
-    from becl.views import figures
+    from becl.views.figures.maze import Panel, panels
+    from becl.views.figures.skills import coverage_map, feature_sphere, skill_paths
+    from becl.views.figures.style import COLUMN_WIDTH
 
     env = look.made.env
     if env in maze.names():
-        panel = figures.Panel("", look.title, done.place, maze.geometry(env), look.names)
-        yield "trajectories", figures.panels([panel], 1, width=figures.COLUMN_WIDTH)
+        panel = Panel("", look.title, done.place, maze.geometry(env), look.names)
+        yield "trajectories", panels([panel], 1, width=COLUMN_WIDTH)
     elif done.place.shape[-1]:
-        yield "trajectories", figures.skill_paths(done.place, done.step_seconds, look.names, look.title)
+        yield "trajectories", skill_paths(done.place, done.step_seconds, look.names, look.title)
     if not is_foreign(env):
         grid = grid_of(env)
         coordinates = grid.coordinates(done.obs.reshape(-1, done.obs.shape[-1]))
         by_skill = coordinates.reshape(len(look.names), -1, coordinates.shape[-1])
         plan = maze.geometry(env) if env in maze.names() else None
-        yield "coverage", figures.coverage_map(by_skill[..., :2], grid.axes[:2], look.title, plan)
+        yield "coverage", coverage_map(by_skill[..., :2], grid.axes[:2], look.title, plan)
     found = features_of(look, done, learner, objective)
     if found is not None:
-        yield "features", figures.feature_sphere(found, look.names, look.title)
+        yield "features", feature_sphere(found, look.names, look.title)
 
 
-def features_of(look: "Look", done: "Rollout", learner: Any, objective: Any) -> "np.ndarray | None":
+def features_of(look: "Look", done: "Episodes", learner: Any, objective: Any) -> "np.ndarray | None":
     """BeCL's features of some states [skills, episodes, states, feature]; None for other methods."""
     import jax.numpy as jnp
     import numpy as np

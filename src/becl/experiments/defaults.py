@@ -1,0 +1,31 @@
+"""The configuration that every method has by default, as the JSON of a run's folder: what reports compare runs with.
+
+python -m becl.experiments.defaults    keeps those of the package's own methods as data (`make defaults`)
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import becl
+from becl.experiments.pretraining import make_pretraining
+from becl.objectives import METHODS
+from becl.options import PretrainOptions
+
+PLACE = Path(becl.__file__).parent / "data" / "defaults.json"
+
+
+def default_configuration(method: str) -> dict[str, Any]:
+    """What `becl pretrain` and `becl finetune` do with a method where no option is given."""
+    entry = METHODS[method]
+    pretraining = json.loads(json.dumps(make_pretraining(PretrainOptions("walker", method)).config()))
+    return {"skill": entry.finetune_skill, "transfer": entry.transfer, "pretraining": pretraining}
+
+
+def as_text() -> str:
+    """The file's text, of all methods that are registered."""
+    return json.dumps({method: default_configuration(method) for method in METHODS}, indent=1) + "\n"
+
+
+if __name__ == "__main__":
+    PLACE.write_text(as_text(), encoding="utf-8")

@@ -1,0 +1,39 @@
+"""A part of the page: text, tables, pictures, and the rows of CSV files that belong to it."""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from matplotlib.figure import Figure
+
+from becl.reports.tables import Table
+
+Row = dict[str, Any]
+
+
+class Picture(NamedTuple):
+    name: str
+    title: str
+    caption: str
+    figure: Figure
+
+
+@dataclass
+class Section:
+    """A part of the page, and the files that belong to it."""
+
+    name: str
+    title: str
+    text: list[str]
+    notes: list[str] = field(default_factory=list)
+    """Reasons for caution."""
+    pictures: list[Picture] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    data: dict[str, list[Row]] = field(default_factory=dict)
+    """CSV files by name."""
+    hint: str = ""
+    """What one can do with the page."""
+
+
+def name_of(name: str, number: int, count: int) -> str:
+    """Of a file that may be one of several."""
+    return name if count == 1 else f"{name}-{number + 1}"

@@ -1,0 +1,61 @@
+"""What all figures have in common: sizes, type and lines, and how they are written to files.
+
+Every figure here is a function from plain arrays to a matplotlib `Figure` that belongs to nobody else (no pyplot, no
+display); `save` writes it. Sizes are inches on paper: 6.75 is the width of a two-column page, 3.25 of one column.
+"""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+PAGE_WIDTH = 6.75
+COLUMN_WIDTH = 3.25
+PIXELS_PER_INCH = 200
+SVG_PIXELS = 700_000  # Keeps the densest pictures near one megabyte.
+VOID = "#e9e9e9"
+MUTED = "#444444"  # Text of second rank.
+STYLE: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",  # Ships with matplotlib: the same picture on every machine.
+    "font.size": 7,
+    "axes.titlesize": 8,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "legend.frameon": False,
+    "lines.linewidth": 1.2,
+}
+
+
+def save(figure: Figure, path: str | Path) -> tuple[Path, Path]:
+    """Writes `path`.png and `path`.svg; the same figure gives the same bytes.
+
+    Trajectories are pixels inside the SVG, coarser than in the PNG where a figure is large.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    png, svg = (path.with_name(f"{path.name}.{suffix}") for suffix in ("png", "svg"))
+    figure.savefig(png, dpi=PIXELS_PER_INCH, metadata={"Software": None})
+    with matplotlib.rc_context({"svg.hashsalt": "becl"}):
+        area = math.prod(figure.get_size_inches())
+        dpi = min(PIXELS_PER_INCH, math.isqrt(int(SVG_PIXELS / area)))
+        figure.savefig(svg, dpi=dpi, metadata={"Date": None})
+    return png, svg
+
+
+def picture(path: Path) -> Figure:
+    """An image file as a figure of the same number of pixels."""
+    from PIL import Image
+
+    with Image.open(path) as image:
+        pixels = np.asarray(image.convert("RGB"))
+    figure = Figure(figsize=(pixels.shape[1] / PIXELS_PER_INCH, pixels.shape[0] / PIXELS_PER_INCH))
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_axis_off()
+    axes.imshow(pixels, aspect="auto", interpolation="none")
+    return figure
