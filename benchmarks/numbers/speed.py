@@ -163,7 +163,7 @@ def grouping() -> str:
     rows = []
     for label, together, alone, count in GROUPED:
         seconds = [read_json(RESULTS / folder / "result.json")["seconds"] for folder in (together, alone)]
-        one = f"{count} × {seconds[1]:.0f} s = {count * seconds[1]:,.0f} s (one of them was run)"
+        one = f"{count} × {seconds[1]:.1f} s = {count * seconds[1]:,.0f} s (by one run, of BeCL)"
         rows.append([label, f"{seconds[0]:.0f} s, {run_rate(together)} steps/s", f"{one}, {run_rate(alone)} steps/s"])
     single = sorted((RESULTS / "groups" / "sweep-one-by-one").iterdir())
     total = sum(read_json(folder / "result.json")["seconds"] for folder in single)
