@@ -5,8 +5,8 @@ Rewards spread, and states whose features point where the skill w points. With f
     loss = −w·φ̂(s')
     r_i = log(1 + mean over the K nearest of max(‖φ(s'_i) − φ(s'_j)‖ / M − 0.0001, 0)) + w·φ̂(s'_i)
 
-M is the running mean of the distances. The critic predicts successor features ψ, Q = w·ψ: its width is `critic_dim`.
-For a task the skill is regressed from its rewards (`regress_skill`).
+M is the running mean of the distances. The critic predicts successor features ψ with Q = w·ψ, so it has `critic_dim`
+outputs. For a task, the skill is regressed from its rewards (`regress_skill`).
 """
 
 from dataclasses import dataclass
@@ -34,15 +34,15 @@ class APS:
     skills: SkillSpace = Sphere(10)
     """Directions in feature space."""
     neighbours: int = 12
-    """K, the state itself included."""
+    """K, including the state itself."""
     clip: float = 1e-4
-    """What is taken off a distance, in units of M."""
+    """Subtracted from each distance, in units of M."""
     network: Network = Network()
     optimizer: Adam = Adam()
 
     @property
     def critic_dim(self) -> int:
-        """Outputs of the critic, which the skill weighs."""
+        """Number of outputs of the critic, weighted by the skill."""
         return self.skills.dim
 
     def init(self, key: PRNGKeyArray, env: EnvSpec) -> APSState:
@@ -76,10 +76,10 @@ def regress_skill(
     reward: Float[Array, " batch"],
     by: Literal["released", "least squares"] = "released",
 ) -> Float[Array, " dim"]:
-    """The unit skill w that a task's rewards ask for, from φ̂ of the states they were given in.
+    """The unit skill w that fits a task's rewards, given φ̂ of their states.
 
-    Least squares minimises Σ_i (w·φ̂_i − r_i)². The released code passes its arguments in the other order and gets
-    w ∝ Σ_i r_i φ̂_i. Without any reward w is zero.
+    Least squares minimises Σ_i (w·φ̂_i − r_i)². The released code swaps the arguments and gets
+    w ∝ Σ_i r_i φ̂_i. Without any reward, w is zero.
     """
     features = unit(features)
     if by == "released":
