@@ -13,9 +13,11 @@ TRANSFER = RESULTS / "transfer"
 
 
 class Variant(NamedTuple):
-    """A way to pretrain, and what becomes of it."""
+    """A way to pretrain."""
 
     name: str
+    """Of its folder."""
+    short: str
     label: str
     options: str
     """Of `becl pretrain`, as they are typed today."""
@@ -24,11 +26,17 @@ class Variant(NamedTuple):
 VARIANTS = (
     Variant(
         "becl-mean-paper",
+        "as printed",
         "the formula as printed, the default until 2026-11-16",
         "--method becl-paper --set positive=mean state=next_obs fits_per_update=3 replay.balanced=false",
     ),
-    Variant("becl-released-x33", "the released formula, reward × 33", "--set reward_scale=33"),
-    Variant("becl-released", "the released formula, today's default", ""),
+    Variant(
+        "becl-released-x33",
+        "released × 33",
+        "the released formula, reward × 33",
+        "--set reward_scale=33",
+    ),
+    Variant("becl-released", "released", "the released formula, today's default", ""),
 )
 TASKS = {"quadruped": ("stand", "walk", "run", "jump"), "walker": ("flip", "run", "stand", "walk")}
 TASKS |= {"jaco": ("reach_bottom_left", "reach_bottom_right", "reach_top_left", "reach_top_right")}
@@ -92,7 +100,7 @@ def diagnostics(robot: str) -> str:
             numbers = (f"{float(row[name]):.0f}" for row in found)
             cells.append(", ".join(numbers) if whole else every(found, name, ".2g"))
         rows.append([title, *cells])
-    return markdown(["at the end of pretraining", *(short(variant) for variant in kept(robot))], rows)
+    return markdown(["at the end of pretraining", *(variant.short for variant in kept(robot))], rows)
 
 
 def values(robot: str) -> str:
@@ -111,7 +119,7 @@ def values(robot: str) -> str:
             worth = [float(row["reward"]) / a_step / (1 - gamma) for row in own]
             expected = ", ".join(f"{float(row['q']):.0f}" for row in own)
             cells.append(f"{expected} ({', '.join(f'{one:.0f}' for one in worth)})")
-        rows.append([short(variant), *cells])
+        rows.append([variant.short, *cells])
     return markdown(["critic's value (worth of the replay)", *TASKS[robot]], rows)
 
 
@@ -119,10 +127,6 @@ def readme() -> str:
     """The quadruped in the README."""
     head = ["quadruped, 1M steps of pretraining, 2 seeds", *TASKS["quadruped"], "mean of return / expert's"]
     return markdown(head, score_rows("quadruped", every_seed=False))
-
-
-def short(variant: Variant) -> str:
-    return variant.name.removeprefix("becl-").replace("-", ", ")
 
 
 def commands(robot: str) -> str:
@@ -134,5 +138,5 @@ def commands(robot: str) -> str:
         out = f"runs/{robot}-{variant.name}"
         words = ["becl pretrain", robot, f"--steps {steps} --seeds {seeds}", variant.options, f"--out {out}"]
         pretrain = " ".join(word for word in words if word)
-        lines.append(f"- {short(variant)}: `{pretrain}`, then `becl finetune {out}`")
+        lines.append(f"- {variant.short}: `{pretrain}`, then `becl finetune {out}`")
     return "\n".join(lines)
