@@ -47,7 +47,7 @@ docs: setup ## build the documentation into site/, every warning an error; no ne
 docs-serve: setup ## show the documentation at http://127.0.0.1:8000, and again after every edit
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --strict $(ARGS)
 
-numbers: setup ## write the tables of README and docs anew from the files under results/
+numbers: setup ## write the numbers of README and docs from the files under results/
 	$(BIN)/python -m benchmarks.numbers $(ARGS)
 
 bench: setup ## time the maze study, the simulations and pretraining on this machine
