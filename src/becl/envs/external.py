@@ -43,7 +43,7 @@ class GymBatch:
         seed: int | Sequence[int] = 0,
         processes: bool = False,
     ):
-        """`make` returns a new environment; with `processes`, each copy runs in its own process."""
+        """`make` gives a new environment; with `processes` each copy has a process of its own."""
         from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
         self.seeds = shared_seeds(seed, num_envs)

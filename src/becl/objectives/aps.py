@@ -5,8 +5,8 @@ Rewards spread, and states whose features point where the skill w points. With f
     loss = −w·φ̂(s')
     r_i = log(1 + mean over the K nearest of max(‖φ(s'_i) − φ(s'_j)‖ / M − 0.0001, 0)) + w·φ̂(s'_i)
 
-M is the running mean of the distances. The critic predicts successor features ψ with Q = w·ψ, so it has `critic_dim`
-outputs. For a task, the skill is regressed from its rewards (`regress_skill`).
+M is the running mean of the distances. The critic predicts successor features ψ, Q = w·ψ: its width is `critic_dim`.
+For a task the skill is regressed from its rewards (`regress_skill`).
 """
 
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class APS:
 
     @property
     def critic_dim(self) -> int:
-        """Number of outputs of the critic, weighted by the skill."""
+        """Outputs of the critic, which the skill weighs."""
         return self.skills.dim
 
     def init(self, key: PRNGKeyArray, env: EnvSpec) -> APSState:

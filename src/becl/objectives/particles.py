@@ -44,9 +44,9 @@ def particle_entropy(
     clip: float = 0.0,
     average: bool = True,
 ) -> tuple[Float[Array, " batch"], RunningScale | None]:
-    """log(1 + mean of max(d/M − clip, 0)), with d the distances to the k nearest rows of the batch, including itself.
+    """log(1 + mean of max(d/M − clip, 0)), d the distances to the k nearest rows of the batch, the row itself included.
 
-    M is the running mean of all d so far, including these, or 1 without a scale. Without `average`, only the k-th
+    M is the running mean of all d so far, these included; 1 when no scale is given. Without `average` only the k-th
     distance counts.
     """
     distances = nearest_distances(features, features, k)
@@ -54,7 +54,7 @@ def particle_entropy(
         distances = distances[:, -1:]
     if scale is not None:
         scale = update_scale(scale, distances)
-        distances = distances / jnp.maximum(scale.mean, 1e-12)  # All states may be equal.
+        distances = distances / jnp.maximum(scale.mean, 1e-12)  # All states may be one.
     return particle_reward(distances, clip), scale
 
 
