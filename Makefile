@@ -34,6 +34,7 @@ chaos: setup ## kill small runs dozens of times and compare with undisturbed one
 lint: setup ## check style, formatting and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo
 	$(BIN)/pyright
 
 format: setup ## fix what can be fixed, then format
@@ -47,7 +48,7 @@ docs: setup ## build the documentation into site/, every warning an error; no ne
 docs-serve: setup ## show the documentation at http://127.0.0.1:8000, and again after every edit
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --strict $(ARGS)
 
-numbers: setup ## write the tables of README and docs anew from the files under results/
+numbers: setup ## write the numbers of README and docs from the files under results/
 	$(BIN)/python -m benchmarks.numbers $(ARGS)
 
 defaults: setup ## keep the default options of all methods anew, which reports compare runs with

@@ -110,7 +110,7 @@ class TestRun:
             run.skill(3)
         with pytest.raises(becl.UserError, match="did you mean 'gym:Pendulum-v1'"):
             becl.pretrain("Pendulum-v1", out=tmp_path / "x")
-        with pytest.raises(becl.UserError, match="is no environment"):
+        with pytest.raises(becl.UserError, match="is not an environment"):
             becl.pretrain(3, out=tmp_path / "x")
         assert list(tmp_path.iterdir()) == []
 
@@ -379,7 +379,7 @@ class TestHandedOver:
         run = becl.pretrain(here, "rnd", steps=60, out=tmp_path / "run", **TINY)
         foreign.FACTORIES.clear()
         foreign.foreign_spec.cache_clear()
-        with pytest.raises(becl.UserError, match="hand it over again"):
+        with pytest.raises(becl.UserError, match="pass it again"):
             run.skill()
         again = becl.load(run.folder, env=here)
         assert isinstance(again, becl.Run)

@@ -47,7 +47,8 @@ OBJECTIVES["becl"] = BeCL  # The paper's; the released formula is on the same pa
 
 def options(page: str) -> dict[str, str]:
     """Option and default of the rows of a page's options table."""
-    return dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", page, re.MULTILINE))
+    section = page[page.index("## Options\n") :].split("\n## ")[0]
+    return dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", section, re.MULTILINE))
 
 
 @pytest.mark.parametrize(("name", "objective"), OBJECTIVES.items())

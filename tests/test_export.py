@@ -44,7 +44,8 @@ from becl.nn.networks import Linear, Trunk
 from becl.nn.precision import computing
 from becl.objectives import METHODS
 from becl.options import ExportOptions, FinetuneOptions, PretrainOptions
-from becl.runs.folder import named_arrays, open_folder
+from becl.runs.arrays import named_arrays
+from becl.runs.folder import open_folder
 from becl.skills import OneHot
 
 SEEDS = (3, 5)

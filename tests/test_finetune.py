@@ -63,7 +63,8 @@ from becl.objectives.diayn import DIAYN
 from becl.objectives.extrinsic import Extrinsic
 from becl.objectives.registry import FINETUNE_SKILLS
 from becl.options import FinetuneOptions, PretrainOptions
-from becl.runs.folder import named_arrays, open_folder
+from becl.runs.arrays import named_arrays
+from becl.runs.folder import open_folder
 from becl.runs.progress import Progress
 from becl.skills import OneHot
 from becl.specs import from_dict

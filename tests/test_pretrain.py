@@ -42,7 +42,8 @@ from becl.learning.training import train
 from becl.measure.coverage import Coverage, grid_of
 from becl.objectives import METHODS, Method
 from becl.options import PretrainOptions
-from becl.runs.folder import load_arrays, named_arrays, open_folder, save_arrays
+from becl.runs.arrays import load_arrays, named_arrays, save_arrays
+from becl.runs.folder import open_folder
 from becl.runs.log import Log
 from becl.runs.progress import Progress, clock, interrupts, progress
 from becl.skills import OneHot

@@ -36,7 +36,8 @@ from becl.measure.skills import (
 )
 from becl.nn.adam import without_optimizers
 from becl.options import EvaluateOptions, PretrainOptions
-from becl.runs.folder import open_folder, save_arrays
+from becl.runs.arrays import save_arrays
+from becl.runs.folder import open_folder
 from becl.skills import Cube, NoSkill, OneHot, Sphere
 
 LENGTH = 12

@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from becl.commands.all import TheoryCommand, theory_command
 from scipy.integrate import quad
 from scipy.stats import norm
 
+from becl.commands.theory import run
 from becl.measure.theory import bound, checks, information, limit
+from becl.options import TheoryOptions
 
 
 def binary_entropy(p: float) -> float:
@@ -266,7 +267,7 @@ def test_loss_tends_to_alignment_entropy_and_minus_the_log_constant():
 
 @pytest.mark.slow
 def test_the_command_writes_the_figures(tmp_path, capsys):
-    assert theory_command(TheoryCommand(tmp_path)) == 0
+    assert run(TheoryOptions(tmp_path)) == 0
     assert len(list(tmp_path.glob("theory-*.png"))) == 3
     assert len(list(tmp_path.glob("theory-*.svg"))) == 3
     assert "10: 0.371" in capsys.readouterr().out

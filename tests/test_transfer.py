@@ -1,4 +1,4 @@
-"""Defaults are those that results were measured with, and pages say what the files under results/ say."""
+"""Defaults are those that results were measured with."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ from becl.objectives import METHODS
 from becl.objectives.becl_released import BeCLReleased
 from becl.options import MazeOptions, PretrainOptions
 from becl.specs import upgraded
-from benchmarks import numbers
+from benchmarks.numbers import transfer
 
 RESULTS = Path(__file__).parent.parent / "results"
 DEFAULT = "becl-released"
@@ -38,8 +38,8 @@ def test_the_default_on_robots_is_what_was_measured(robot):
 def test_the_default_is_the_one_that_transfers_best_of_what_was_measured():
     means: dict[str, list[float]] = {}
     for robot in ("quadruped", "walker"):  # jaco is never chosen by.
-        for variant in numbers.kept(robot):
-            scores = stats.normalise(numbers.final_scores(robot, variant), EXPERT)
+        for variant in transfer.kept(robot):
+            scores = stats.normalise(transfer.final_scores(robot, variant), EXPERT)
             means.setdefault(variant.name, []).append(float(stats.mean(scores)))
     robots = max(map(len, means.values()))
     complete = {name: np.mean(found) for name, found in means.items() if len(found) == robots}
@@ -78,16 +78,3 @@ def test_the_maze_is_trained_as_its_results_were(tmp_path):
     kept = load_study(tmp_path)
     today = make_study(MazeOptions(tuple(kept.runs), "comparison", "square_a", None, None, (0,), 2500, (), 10_000))
     assert kept.runs == today.runs
-
-
-def test_pages_say_what_the_files_under_results_say(capsys):
-    assert numbers.pages(), "no page has tables made from results"
-    assert numbers.main(["--check"]) == 0, capsys.readouterr().out
-
-
-def test_a_page_that_disagrees_is_found():
-    page = numbers.pages()[0].read_text()
-    (first, *_) = numbers.BLOCK.finditer(page)
-    wrong = page[: first.start(2)] + first[2] + page[first.end(2) :].replace("0.59", "0.95", 1)
-    assert wrong != page
-    assert numbers.renewed(wrong) == page

@@ -256,7 +256,7 @@ def no_array_stands_twice_in_a_state(objective: Any) -> None:
 def snapshots_can_be_read_again(objective: Any) -> None:
     """A state is a NamedTuple of arrays; Adam's states in it begin anew, wherever they are."""
     from becl.nn.adam import with_optimizers, without_optimizers
-    from becl.runs.folder import load_arrays, named_arrays, save_arrays
+    from becl.runs.arrays import load_arrays, named_arrays, save_arrays
 
     objective = small(objective)
     state = start(objective, jax.random.key(0))

@@ -11,7 +11,7 @@ from typing import Any
 
 from becl import plugins
 from becl.errors import UserError, unknown
-from becl.runs.provenance import COMMAND, own_version
+from becl.invocation import COMMAND, own_version
 
 HELP = {
     "maze": "learn skills in a 2-D maze and draw them (the paper's maze study)",

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from becl.errors import UserError
+from becl.invocation import own_version
 from becl.options import DoctorOptions
 from becl.processes import ended, exit_text, final_line, started
 from becl.runs.folder import write_text
-from becl.runs.provenance import own_version
 from becl.views.gl import drawing
 
 Status = Literal["ok", "note", "broken"]

@@ -1,4 +1,4 @@
-"""Where experience comes from: mazes in pure JAX (`maze`), robots in MuJoCo (`make`)."""
+"""Environments: mazes in pure JAX (`maze`) and robots in MuJoCo (`make`)."""
 
 from collections.abc import Sequence
 
@@ -18,12 +18,12 @@ DOMAINS: dict[str, Domain] = {"walker": Walker(), "quadruped": Quadruped(), "jac
 
 
 def names() -> list[str]:
-    """The twelve tasks."""
+    """Names of the twelve tasks."""
     return [f"{domain}_{task}" for domain, entry in DOMAINS.items() for task in entry.tasks]
 
 
 def spec_of(name: str) -> EnvSpec:
-    """What a method needs to know of a task or domain."""
+    """What a method needs to know about a task or domain."""
     if name not in names() and name not in DOMAINS:
         raise unknown("environment", name, [*DOMAINS, *names()])
     domain = DOMAINS[name.partition("_")[0]]

@@ -1,4 +1,4 @@
-"""A dm_env environment as a Gymnasium one."""
+"""A dm_env environment as a Gymnasium environment."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,10 +9,10 @@ from gymnasium.spaces import Box, Dict
 
 
 class DmEnvironment(gymnasium.Env):
-    """Observations are a Dict of arrays. A discount of 0 ends an episode for good; any other end is a time limit."""
+    """Observations are a Dict of arrays. A discount of 0 terminates an episode; any other end is a time limit."""
 
     def __init__(self, make: Callable[[int], Any], seed: int = 0):
-        """`make` gives the environment for a seed."""
+        """`make` returns the environment for a seed."""
         self._make = make
         self._env = make(seed)
         spec = self._env.action_spec()
@@ -45,7 +45,7 @@ class DmEnvironment(gymnasium.Env):
 
     @property
     def physics(self) -> Any:
-        """Of dm_control's environments; None for others."""
+        """The physics of dm_control's environments; None for others."""
         return getattr(self._env, "physics", None)
 
     def _observed(self, step: Any) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""What a MuJoCo domain provides; `simulations.py` does the rest."""
+"""The interface of a MuJoCo domain; `simulations.py` does the rest."""
 
 import importlib.util
 import os
@@ -21,7 +21,7 @@ Vector = Float[np.ndarray, " n"]
 
 @runtime_checkable
 class Domain(Protocol):
-    """A robot and its tasks. Its file has the order: constants, observation, reward of each task, start."""
+    """A robot and its tasks. Each file has the same order: constants, observation, reward of each task, start."""
 
     tasks: Mapping[str, str]
     """What each task asks for, by name."""
@@ -29,23 +29,23 @@ class Domain(Protocol):
     """The task whose reward is logged when the domain is used alone, as URLB does."""
     obs_dim: int
     parts: Mapping[str, slice]
-    """Where each part of an observation stands."""
+    """The columns of each part of an observation."""
     action_dim: int
     substeps: int
-    """Physics steps a control step."""
+    """Physics steps per control step."""
     episode_length: int
-    """Control steps."""
+    """Control steps per episode."""
     camera: str
-    """The model's camera that shows the robot best."""
+    """The camera of the model that shows the robot best."""
 
     def model(self) -> "mujoco.MjModel": ...
 
     def view(self, batch: "Batch") -> Any:
-        """Live arrays of all simulations that observation and reward are computed from."""
+        """Live arrays of all simulations, from which observation and reward are computed."""
         ...
 
     def observe(self, view: Any) -> Float[np.ndarray, "n o"]:
-        """URLB's observation, in its order, as float32."""
+        """The observation as URLB orders it, in float32."""
         ...
 
     def reward(self, task: str, view: Any) -> Vector: ...
@@ -64,7 +64,7 @@ def places(**sizes: int) -> dict[str, slice]:
 
 
 def check_mujoco() -> None:
-    """Says what to install where MuJoCo or the models are missing or too new."""
+    """Raises an error that says what to install if MuJoCo or the models are missing or too new."""
     try:
         found = version("mujoco")
     except PackageNotFoundError:
@@ -72,12 +72,12 @@ def check_mujoco() -> None:
     numbers = tuple(int("".join(filter(str.isdigit, part)) or 0) for part in found.split(".")[:2])
     if not (3, 17) <= numbers < (4, 0):
         raise UserError(
-            f"mujoco {found} is installed; these environments need one from 3.17 up to, not including, 4: "
+            f"mujoco {found} is installed; these environments need 3.17 or newer, below 4: "
             "pip install 'mujoco>=3.17,<4'"
         )
     try:
         import mujoco  # noqa: F401
-    except Exception as error:  # It loads the OpenGL library that MUJOCO_GL names, also when nothing is rendered.
+    except Exception as error:  # It loads the OpenGL library that MUJOCO_GL names, even if nothing is rendered.
         chosen = os.environ.get("MUJOCO_GL")
         raise UserError(
             f"mujoco cannot be imported with MUJOCO_GL={chosen}; without rendering, unset it ({error})"
@@ -95,7 +95,7 @@ def suite_file(name: str) -> Path:
 
 
 def without_islands(model: "mujoco.MjModel") -> "mujoco.MjModel":
-    """Spares MuJoCo the search for parts that can be solved apart: a robot alone is one (5 % faster, same bits)."""
+    """Switches off the search for independent parts, as a single robot has none (5 % faster, same bits)."""
     import mujoco
 
     model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_ISLAND)
@@ -103,5 +103,5 @@ def without_islands(model: "mujoco.MjModel") -> "mujoco.MjModel":
 
 
 def sensor_columns(model: "mujoco.MjModel", sensors: Sequence[int]) -> Int[np.ndarray, " k"]:
-    """Where in `sensordata` the readings of some sensors stand, one after another."""
+    """Columns of `sensordata` that hold the readings of some sensors, one after another."""
     return np.concatenate([model.sensor_adr[i] + np.arange(model.sensor_dim[i]) for i in sensors])

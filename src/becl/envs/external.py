@@ -1,4 +1,4 @@
-"""Anyone's environments behind the interface of the robots: Gymnasium (`gym:ID`), dm_control (`dmc:DOMAIN_TASK`) and
+"""Environments of others behind the interface of the robots: Gymnasium (`gym:ID`), dm_control (`dmc:DOMAIN_TASK`) and
 what a Python function makes (`py:package.module:function`).
 
 Observations of any nesting are flattened into one vector; actions in [-1, 1] are scaled to the environment's range. All
@@ -24,11 +24,11 @@ from becl.errors import UserError, unknown
 
 HINT = "start in the folder of its file, or name that folder in PYTHONPATH"
 LENGTH = 1000
-"""Steps of an episode that has no limit of its own: where the loop needs a number."""
+"""Assumed length of an episode without a limit, because the loop needs a number."""
 
 
 class GymBatch:
-    """`num_envs` copies of a Gymnasium environment, each going through its episodes on its own.
+    """`num_envs` copies of a Gymnasium environment, each going through its own episodes.
 
     An episode that ends by itself (`terminated`) is told from one that was cut off. Nothing in Gymnasium lets an
     environment be put where it was, so a run that is resumed begins new episodes.
@@ -56,7 +56,7 @@ class GymBatch:
         return self.restart()
 
     def restart(self) -> Float32[np.ndarray, "n o"]:
-        """Begins new episodes; each call other ones."""
+        """Begins new episodes, different ones in each call."""
         each = self.num_envs // len(self.seeds)
         numbers = [
             int(np.random.default_rng([seed % 2**32, seed >> 32, number, self._begun]).integers(2**31))
@@ -82,12 +82,12 @@ class GymBatch:
         return np.stack(bodies) if known else np.zeros((self.num_envs, 0))  # type: ignore[arg-type]
 
     def to_action(self, action: np.ndarray) -> np.ndarray:
-        """Actions in [-1, 1] as the environment takes them: one, or a batch."""
+        """Scales one action in [-1, 1], or a batch of them, to what the environment expects."""
         scaled = self._low + self._half * (np.clip(action, -1.0, 1.0).astype(np.float64) + 1)
         return scaled.reshape(*action.shape[:-1], *self._shape).astype(self._dtype)
 
     def get_state(self) -> np.ndarray:
-        """How often episodes were begun together: what a resumed run needs to begin others."""
+        """How often all episodes were begun together: with it, a resumed run begins different ones."""
         return np.array(self._begun)
 
     def set_state(self, state: np.ndarray) -> None:
@@ -98,7 +98,7 @@ class GymBatch:
 
 
 def place_of(env: Any) -> Float[np.ndarray, " 2"] | None:
-    """x and y of a MuJoCo model's first body, in metres; None for what is no such model."""
+    """x and y of a MuJoCo model's first body, in metres; None without such a model."""
     inner = env.unwrapped
     data = getattr(getattr(inner, "physics", inner), "data", None)  # dm_control's, or Gymnasium's own.
     xpos = getattr(data, "xpos", None)
@@ -106,11 +106,11 @@ def place_of(env: Any) -> Float[np.ndarray, " 2"] | None:
 
 
 def length_of(make: Callable[[], Any]) -> int:
-    """The longest that an episode can be."""
+    """The maximum number of steps in an episode."""
     one = make()
     limit = one.spec.max_episode_steps if one.spec is not None else None
     inner = one
-    while limit is None and inner is not inner.unwrapped:  # A limit that was not set by `gymnasium.make`.
+    while limit is None and inner is not inner.unwrapped:  # Limits that `gymnasium.make` did not set.
         limit = getattr(inner, "_max_episode_steps", None)
         inner = inner.env
     one.close()
@@ -118,7 +118,7 @@ def length_of(make: Callable[[], Any]) -> int:
 
 
 class Layout:
-    """How an observation becomes a vector."""
+    """Flattens observations into vectors."""
 
     def __init__(self, space: Any):
         from gymnasium import spaces
@@ -135,7 +135,7 @@ class Layout:
                 )
         self.size = _numbers(flatten_space(space))
         self.parts: dict[str, slice] = {}
-        """Where each part of a Dict lies in the vector."""
+        """The columns of each part of a Dict."""
         begin = 0
         for name, leaf in leaves.items():
             count = _numbers(flatten_space(leaf))
@@ -160,7 +160,7 @@ def _numbers(space: Any) -> int:
 
 
 def _leaves(space: Any, path: str = "") -> Any:
-    """Spaces within spaces, in the order in which they are flattened."""
+    """The spaces nested in a space, in the order in which they are flattened."""
     from gymnasium import spaces
 
     if isinstance(space, spaces.Dict):
@@ -174,7 +174,7 @@ def _leaves(space: Any, path: str = "") -> Any:
 
 
 def action_scale(space: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Lowest action and half of the range, as vectors."""
+    """Lowest action and half the range, as vectors."""
     from gymnasium.spaces import Box
 
     if not isinstance(space, Box):
@@ -190,14 +190,14 @@ def action_scale(space: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def import_from_here(module: str) -> Any:
-    """A module that was named: an installed one, or else one of the folder that the program was started in."""
+    """Imports a module by name: an installed one, otherwise one in the current folder."""
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     return importlib.import_module(module)
 
 
 def gym_maker(name: str, **options: Any) -> Callable[[], Any]:
-    """Makes the Gymnasium environment of an id; `package/Name-v0` imports the package first where it is not known."""
+    """Makes the Gymnasium environment of an id; for an unknown `package/Name-v0`, imports the package first."""
     import gymnasium
 
     module, _, rest = name.partition("/")
@@ -221,7 +221,7 @@ def gym_maker(name: str, **options: Any) -> Callable[[], Any]:
 def dmc_maker(name: str) -> Callable[[], Any]:
     """Makes a task of dm_control's suite, `cheetah_run`, as a Gymnasium environment."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # About displays, which nobody needs here.
+        warnings.simplefilter("ignore")  # About displays, which are not needed here.
         from dm_control import suite
 
     domain, task = next(
@@ -239,17 +239,17 @@ def dmc_maker(name: str) -> Callable[[], Any]:
 
 
 FACTORIES: dict[str, Callable[[], Any]] = {}
-"""What was handed over in this process, by name."""
+"""Environments that were passed as objects in this process, by name."""
 
 
 def py_maker(name: str) -> Callable[[], Any]:
-    """Calls a function of an importable module, `package.module:function`, or one that was handed over."""
+    """Finds a function in an importable module, `package.module:function`, or among those passed as objects."""
     if name in FACTORIES:
         return FACTORIES[name]
     module, colon, path = name.partition(":")
     if not colon or not path or "<" in path or module == "__main__":
         raise UserError(
-            f"py:{name}: made in another Python process; hand it over again, becl.load(folder, env=...), or name an "
+            f"py:{name}: made in another Python process; pass it again, becl.load(folder, env=...), or name an "
             "importable function as py:package.module:function"
         )
     try:
@@ -264,10 +264,10 @@ def py_maker(name: str) -> Callable[[], Any]:
 
 
 def hand_over(env: Any, name: str | None = None) -> str:
-    """The name under which an environment, or a function that makes one, is known from now on.
+    """Registers an environment, or a function that makes one, and returns its name.
 
-    Functions and classes of a module are found again in other processes by this name, others are not. A single
-    environment is copied: by its Gymnasium spec where it has one.
+    Other processes find functions and classes of a module by this name, but nothing else. A single environment is
+    copied, by its Gymnasium spec if it has one.
     """
     spec: Any = getattr(env, "spec", None)
     if name is None and not callable(env) and spec is not None and not spec.kwargs:
@@ -277,14 +277,14 @@ def hand_over(env: Any, name: str | None = None) -> str:
         name = f"{kind.__module__}:{kind.__qualname__}"
     name = name.removeprefix("py:")
     FACTORIES[name] = wrapped(env if callable(env) else copier(env))
-    foreign_spec.cache_clear()  # It may have been another one.
+    foreign_spec.cache_clear()  # The name may have stood for another one.
     return f"py:{name}"
 
 
 def copier(env: Any) -> Callable[[], Any]:
     """Makes copies of an environment."""
     if not (hasattr(env, "reset") and hasattr(env, "step")):
-        raise UserError(f"{type(env).__name__} is no environment: a name, an environment or a function is needed")
+        raise UserError(f"{type(env).__name__} is not an environment: pass a name, an environment or a function")
     if getattr(env, "spec", None) is not None:
         import gymnasium
 
@@ -293,7 +293,7 @@ def copier(env: Any) -> Callable[[], Any]:
 
 
 def wrapped(make: Callable[[], Any]) -> Callable[[], Any]:
-    """As it is for Gymnasium's environments; those of dm_env get their interface."""
+    """Gymnasium environments as they are; dm_env environments behind the Gymnasium interface."""
 
     def make_gymnasium() -> Any:
         made = make()
@@ -307,7 +307,7 @@ def wrapped(make: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def seeded(env: Any, seed: int) -> Any:
-    """dm_control keeps its random numbers in the task."""
+    """Seeds the task, where dm_control keeps its random numbers."""
     random = getattr(getattr(env, "task", None), "random", None)
     if random is not None:
         random.seed(seed)
@@ -318,26 +318,26 @@ KINDS: dict[str, Callable[[str], Callable[[], Any]]] = {"gym": gym_maker, "dmc":
 
 
 def is_foreign(name: str) -> bool:
-    """Whether a name is one of somebody else's environments."""
+    """Whether a name means an environment from outside this package."""
     return name.partition(":")[0] in KINDS and ":" in name
 
 
 def maker_of(name: str) -> Callable[[], Any]:
-    """What makes one copy of `gym:ID` or `dmc:TASK`."""
+    """The function that makes one copy of `gym:ID` or `dmc:TASK`."""
     kind, _, rest = name.partition(":")
     return KINDS[kind](rest)
 
 
 @functools.cache
 def foreign_spec(name: str) -> EnvSpec:
-    """What a method needs to know of it; found out by making one."""
+    """What a method needs to know about an environment, found out by making one."""
     batch = make_foreign(name, 1, 0)
     batch.close()
     return batch.spec
 
 
 def foreign_parts(name: str) -> dict[str, slice]:
-    """Named parts of its observation: the keys of a Dict."""
+    """Named parts of the observation: the keys of a Dict."""
     batch = make_foreign(name, 1, 0)
     batch.close()
     return {part: place for part, place in batch.layout.parts.items() if part}
@@ -349,6 +349,6 @@ def make_foreign(name: str, num_envs: int, seed: int | Sequence[int]) -> GymBatc
         return GymBatch(make, num_envs, seed)
     except UserError as error:
         raise UserError(f"{name}: {error}") from None
-    except Exception as error:  # Whatever an environment raises while it is made: a missing package, a missing file.
+    except Exception as error:  # Environments may raise anything here: a missing package, a missing file.
         said = str(error).strip().splitlines()
         raise UserError(f"{name} cannot be made: {type(error).__name__}: {said[0] if said else ''}") from error

@@ -23,7 +23,7 @@ BRICK_PLACES = {  # x, y of the brick, m.
     "reach_bottom_right": (0.09, -0.09),
 }
 BRICK_DROP = 0.001  # Height it is dropped from, m.
-REACH = 0.05  # Distance of the fingers' pinch point from the brick that earns everything, m.
+REACH = 0.05  # Distance from the fingers' pinch point to the brick that earns the full reward, m.
 PINCH_LOW, PINCH_HIGH = (-0.1, -0.1, 0.2), (0.1, 0.1, 0.4)  # Box the pinch point starts in, m.
 HAND_DOWN = (0.0, 1.0, 1.0, 0.0)  # Orientation of the hand at the start: a quaternion, w first, not normalised.
 
@@ -79,7 +79,7 @@ class Jaco:
         import copy
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # On import it looks for a display.
+            warnings.simplefilter("ignore")  # It looks for a display on import.
             from dm_control import manipulation
         env: Any = manipulation.load("reach_duplo_features")
         env.reset()  # Only now the brick's studs get their size.
@@ -124,7 +124,7 @@ class Jaco:
         return tolerance(distance, 0.0, REACH, margin=REACH)
 
     def start(self, task: str, batch: "Batch", slots: Slots, randoms: Sequence[np.random.Generator]) -> None:
-        """Fingers closed by some amount, hand down at a random point, brick turned at random and come to rest."""
+        """Fingers randomly closed, hand pointing down at a random place, brick randomly turned and at rest."""
         model = batch.model
         qpos = batch.bind("qpos")
         low, high = model.jnt_range[6:9].T
@@ -137,7 +137,7 @@ class Jaco:
 
 
 def place_hand(batch: "Batch", slots: Slots, randoms: Sequence[np.random.Generator], touches: "Touches") -> None:
-    """Joint angles that hold the hand down at a point drawn at random, without touching table or arm."""
+    """Joint angles that hold the hand pointing down at a random place, touching neither table nor arm."""
     qpos = batch.bind("qpos")
     home = qpos[slots, :6].copy()
     todo = np.arange(len(slots))
@@ -156,7 +156,7 @@ def place_hand(batch: "Batch", slots: Slots, randoms: Sequence[np.random.Generat
 def reach(
     batch: "Batch", slots: Slots, goals: Float[np.ndarray, "n 3"], randoms: Sequence[np.random.Generator]
 ) -> Bool[np.ndarray, " n"]:
-    """Inverse kinematics from the present angles, then from random ones; angles end in the joints' ranges."""
+    """Inverse kinematics from the current angles, then from random ones; results are within the joints' ranges."""
     model = batch.model
     qpos = batch.bind("qpos")
     low, high = np.where(model.jnt_limited[:6, None], model.jnt_range[:6], (0.0, 2 * np.pi)).T
@@ -179,7 +179,7 @@ def reach(
 
 
 def solve(batch: "Batch", slots: Slots, goals: Float[np.ndarray, "n 3"]) -> Bool[np.ndarray, " n"]:
-    """Moves the arm's joints until the pinch point is at its goal with the hand down; says where that worked."""
+    """Moves the arm's joints until the pinch point is at its goal with the hand down; returns where that worked."""
     import mujoco
     from scipy.spatial.transform import Rotation
 
@@ -233,7 +233,7 @@ def place_brick(
 
 
 def settle_brick(batch: "Batch", slots: Slots) -> None:
-    """Lets the brick come to rest while everything else is held where it is."""
+    """Lets the brick come to rest while everything else is held in place."""
     qpos, qvel, qacc = batch.bind("qpos"), batch.bind("qvel"), batch.bind("qacc")
     held = qpos[slots, :9].copy()
     active = np.arange(len(slots))
@@ -252,7 +252,7 @@ def settle_brick(batch: "Batch", slots: Slots) -> None:
 
 
 class Touches:
-    """Which things touch in a configuration."""
+    """Which parts touch in a configuration."""
 
     def __init__(self, model: "mujoco.MjModel"):
         import mujoco
@@ -274,7 +274,7 @@ class Touches:
         return contact.geom[contact.dist <= 0]
 
     def robot(self, qpos: Float[np.ndarray, " q"]) -> bool:
-        """Arm with itself or with the hand, or either with anything but the brick; fingers may touch each other."""
+        """Contacts of the arm with itself or the hand, or of either with anything but the brick. Fingers may touch."""
         geoms = self.pairs(qpos)
         hands, bricks = self.is_hand[geoms], self.is_brick[geoms]
         return bool((~hands.all(1) & ~bricks.any(1)).any())

@@ -148,7 +148,7 @@ class Maze:
         return MazeState(position, jnp.zeros(batch, jnp.int32))
 
     def noise(self, key: PRNGKeyArray, *batch: int) -> Float[Array, "*batch 2"]:
-        """The randomness of one step: the pull-backs after a first and a second hit."""
+        """The random numbers of one step: pull-backs after a first and a second hit."""
         return jax.random.uniform(key, (*batch, 2), maxval=REBOUND)
 
     def step(
@@ -210,7 +210,7 @@ def _crossings(position, displacement):
 
 
 def _first_hit(plan, position, displacement, rebound):
-    """Advances to the first wall in the way, testing each crossing in the very cell the move has reached by then."""
+    """Advances to the first wall in the way, testing each crossing in the cell that the move has reached by then."""
     before, after, direction, line, when = _crossings(position, displacement)
     x_first = when[..., 0] <= when[..., 1]
     # The axis crossed second is tested from the cell entered by crossing the first.
@@ -240,7 +240,7 @@ def _first_hit_leaking(plan, position, displacement, rebound):
 
 
 def _stop_at_wall(position, displacement, rebound, when_hit, direction, line, cells):
-    """Stops the axis that hits first at its wall and leaves the rest of the other axis' displacement to go."""
+    """Stops the axis that hits first at its wall; the other axis keeps the rest of its displacement."""
     # Ties go to down, left, right, up in this order.
     x_hits = (when_hit[..., 0] < when_hit[..., 1]) | ((when_hit[..., 0] == when_hit[..., 1]) & (direction[..., 1] > 0))
     is_axis = jnp.stack([x_hits, ~x_hits], -1)

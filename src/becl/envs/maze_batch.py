@@ -42,12 +42,12 @@ class MazeBatch:
         return counters, jax.tree.map(np.asarray, self._state)
 
     def set_state(self, state: tuple[np.ndarray, MazeState]) -> None:
-        """Goes on from there bit for bit."""
+        """Restores them; what follows is equal bit for bit."""
         self._number, self._in_episode = (int(count) for count in state[0])
         self._state = jax.tree.map(jnp.asarray, state[1])
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Does nothing: there is nothing to close."""
 
     def step(self, action: np.ndarray) -> Step:
         self._number += 1

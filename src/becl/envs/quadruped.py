@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 WALK_SPEED = 0.5  # Of the torso along its own x-axis, m/s.
 RUN_SPEED = 5.0  # m/s.
 JUMP_HEIGHT = 1.0  # Of the centre of mass, m.
-HEIGHTS = np.add.accumulate([0.0, *[0.01] * 500])  # Tried for the start until nothing touches, m.
-FLOOR = 100.0  # Half the side of the floor that is drawn, m; the floor that is felt has no end.
+HEIGHTS = np.add.accumulate([0.0, *[0.01] * 500])  # Tried for the start in this order until nothing touches, m.
+FLOOR = 100.0  # Half the side of the visible floor, m; for contacts the floor is infinite.
 UNUSED_GEOMS = ("wall_px", "wall_py", "wall_nx", "wall_ny", "terrain")
 
 
@@ -120,7 +120,7 @@ class Quadruped:
     def start(
         self, task: str, batch: "Batch", slots: Int[np.ndarray, " n"], randoms: Sequence[np.random.Generator]
     ) -> None:
-        """Turned at random in all directions (often upside down), just high enough to touch nothing."""
+        """A random orientation (often upside down), just high enough to touch nothing."""
         import mujoco
 
         model = batch.model

@@ -1,4 +1,4 @@
-"""The robots as Gymnasium environments: `becl/walker_run-v0` and so on, one at a time or as a native batch.
+"""The robots as Gymnasium environments, such as `becl/walker_run-v0`, one at a time or as a native batch.
 
 Importing `becl.envs` registers them. Gymnasium loads no plugins since 1.0, so either import it or name it in the id:
 `gymnasium.make("becl.envs:becl/walker_run-v0")`; the same goes for `gymnasium.make_vec`.
@@ -45,7 +45,7 @@ Frame = UInt8[np.ndarray, "h w 3"]
 
 
 def register() -> None:
-    """Makes the twelve tasks and three domains known to Gymnasium; a second call changes nothing."""
+    """Registers the twelve tasks and three domains with Gymnasium; a second call has no effect."""
     for name in [*DOMAINS, *names()]:
         if f"becl/{name}-v0" not in gymnasium.registry:
             gymnasium.register(
@@ -75,10 +75,10 @@ class RobotEnv(gymnasium.Env[np.ndarray, np.ndarray]):
         self._camera: Camera | None = None
         self._seeded = False
         self._next_start: Obs | None = None
-        """Where the next episode has begun already: the simulation diverged and was restarted."""
+        """Whether the next episode has already begun because the simulation diverged and was restarted."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
-        """Begins the first episode of a seed, or the next one."""
+        """Begins the first episode of a seed, or the next episode."""
         super().reset(seed=seed)
         if seed is not None or not self._seeded:
             self.simulations.seed(drawn_seed(self.np_random) if seed is None else seed)
@@ -102,7 +102,7 @@ class RobotEnv(gymnasium.Env[np.ndarray, np.ndarray]):
         return step.next_obs[0].copy(), float(step.reward[0]), False, diverged, {}
 
     def render(self) -> Frame | None:
-        """What the domain's camera sees."""
+        """Renders what the domain's camera sees."""
         if self.render_mode is None:
             return warn_of_no_render_mode()
         self._camera = self._camera or Camera(self.simulations, *self._size)
@@ -178,7 +178,7 @@ class RobotVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         return step.obs, step.reward, np.zeros(self.num_envs, bool), step.truncated, infos
 
     def render(self) -> tuple[Frame, ...] | None:
-        """What the domain's camera sees in every simulation."""
+        """Renders what the domain's camera sees in every simulation."""
         if self.render_mode is None:
             return warn_of_no_render_mode()
         self._camera = camera = self._camera or Camera(self.simulations, *self._size)
@@ -191,13 +191,13 @@ class RobotVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
 
 
 def spaces(simulations: Simulations) -> tuple[Box, Box]:
-    """Of the observations and the actions of one simulation."""
+    """The spaces of observations and actions of one simulation."""
     spec = simulations.spec
     return Box(-np.inf, np.inf, (spec.obs_dim,), np.float32), Box(-1.0, 1.0, (spec.action_dim,), np.float32)
 
 
 def frames_per_second(simulations: Simulations) -> int:
-    """For a film that runs as fast as the robot."""
+    """Frames per second for a film in real time."""
     return round(1 / (simulations.model.opt.timestep * simulations.domain.substeps))
 
 
@@ -214,7 +214,7 @@ def masked(mask: Any, num_envs: int) -> Int[np.ndarray, " k"]:
 
 
 class Camera:
-    """Takes pictures of simulations with MuJoCo's renderer."""
+    """Renders simulations with MuJoCo."""
 
     def __init__(self, simulations: Simulations, width: int = SIDE, height: int = SIDE):
         import mujoco
@@ -223,7 +223,7 @@ class Camera:
         self.model = copy.copy(simulations.model)
         visual = self.model.vis
         visual.global_.offwidth, visual.global_.offheight = width, height
-        # On a CPU, shadows, reflections and smooth edges take ten times as long as all the rest.
+        # On a CPU, shadows, reflections and smooth edges take ten times as long as everything else.
         visual.quality.shadowsize, visual.quality.offsamples = 1, 0
         problem = opengl_problem()
         if problem:
@@ -240,13 +240,13 @@ class Camera:
         import mujoco
 
         data = self.simulations.data(number)
-        mujoco.mj_forward(self.model, data)  # A simulation that has just begun has no positions of its bodies yet.
+        mujoco.mj_forward(self.model, data)  # A new simulation has no positions of its bodies yet.
         self.renderer.update_scene(data, self.simulations.domain.camera)
         return self.renderer.render()
 
 
 def check_view(render_mode: str | None, width: int, height: int) -> None:
-    """Says what is wrong before anything is simulated."""
+    """Checks the options before anything is simulated."""
     if render_mode is None:
         return
     if render_mode not in METADATA["render_modes"]:
@@ -261,7 +261,7 @@ def check_view(render_mode: str | None, width: int, height: int) -> None:
 
 @functools.cache
 def warn_without_opengl() -> None:
-    """Not yet an error: Stable-Baselines3 asks for a render mode whether or not it is going to render."""
+    """Warns only: Stable-Baselines3 asks for a render mode whether or not it is going to render."""
     problem = opengl_problem()
     if problem:
         warnings.warn(problem, stacklevel=4)
@@ -269,7 +269,7 @@ def warn_without_opengl() -> None:
 
 @functools.cache
 def opengl_problem() -> str | None:
-    """Why nothing can be rendered. MuJoCo must not be left to find out: its second renderer would end Python."""
+    """Why nothing can be rendered. If MuJoCo found out itself, its second renderer would crash Python."""
     import mujoco
 
     try:
@@ -285,7 +285,7 @@ def opengl_problem() -> str | None:
 
 @contextmanager
 def opengl() -> Iterator[None]:
-    """Says what to install and set where MuJoCo finds no OpenGL."""
+    """Raises an error that says what to install and set if MuJoCo finds no OpenGL."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # GLFW's, about the display.
@@ -302,7 +302,7 @@ def opengl() -> Iterator[None]:
 
 def close_renderer(renderer: "mujoco.Renderer") -> None:
     if renderer._gl_context:
-        renderer._gl_context.make_current()  # MuJoCo frees its things in whichever context was used last.
+        renderer._gl_context.make_current()  # MuJoCo frees its resources in whichever context was used last.
     renderer.close()
 
 

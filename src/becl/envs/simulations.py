@@ -27,10 +27,10 @@ MOST_STARTS = 64  # Made at once; more go one block after another.
 
 
 class Step(NamedTuple):
-    """What a step of all simulations returns."""
+    """The result of a step of all simulations."""
 
     obs: Float32[np.ndarray, "n o"]
-    """What the policy sees next: the first observation of a new episode where the old one ended."""
+    """What the policy sees next; where an episode ended, the first observation of the new one."""
     reward: Float[np.ndarray, " n"]
     truncated: Bool[np.ndarray, " n"]
     """Where an episode ended: by its length, because the simulation diverged, or because the task is over."""
@@ -41,7 +41,7 @@ class Step(NamedTuple):
 
 
 class State(NamedTuple):
-    """Everything that decides how simulations go on; plain arrays, one row a simulation."""
+    """Everything that determines how simulations continue: plain arrays, one row per simulation."""
 
     physics: Float[np.ndarray, "n s"]
     obs: Float32[np.ndarray, "n o"]
@@ -74,14 +74,14 @@ class Simulations:
         self.threads = min(threads, num_envs)
         self.spec = EnvSpec(domain.obs_dim, domain.action_dim, episode_length or domain.episode_length)
         self.divergences = np.zeros(num_envs, np.int64)
-        """How often each simulation was restarted because MuJoCo could not go on."""
+        """How often each simulation was restarted because MuJoCo gave up on it."""
 
         self.model = domain.model()
-        # Persistent: the next step goes on from the last one's kinematics instead of computing them again.
+        # Persistent: the next step continues from the last one's kinematics instead of computing them again.
         self._batch = Batch(self.model, num_envs, self.threads, persistent=True)
         self._view = domain.view(self._batch)
         self._ctrl = self._batch.bind("ctrl")
-        # URLB scales its float32 actions in float32; the difference is small, but contacts multiply it.
+        # URLB scales its float32 actions in float32; the difference is small, but contacts amplify it.
         ranges = {kind: self.model.actuator_ctrlrange.astype(kind).T for kind in (np.float32, np.float64)}
         self._scales = {np.dtype(kind): (low, (high - low) / 2) for kind, (low, high) in ranges.items()}
         self._starts = Starts(domain, task, self.model, max(1, self.threads // 4))
@@ -95,7 +95,7 @@ class Simulations:
         self.seed(seed)
 
     def seed(self, seed: int | Sequence[int]) -> None:
-        """Several seeds share the simulations equally, and each part is what it would be alone."""
+        """Several seeds share the simulations equally; each part is what it would be alone."""
         seeds = shared_seeds(seed, self.num_envs)
         each = self.num_envs // len(seeds)
         self._key = np.stack([np.repeat(seeds, each), np.tile(np.arange(each), len(seeds))], axis=1)
@@ -112,7 +112,7 @@ class Simulations:
         return self._obs.copy()
 
     def restart(self, ids: int | Sequence[int] | np.ndarray | None = None) -> Float32[np.ndarray, "n o"]:
-        """Begins the next episode of all simulations, or of some, wherever they are in the present one."""
+        """Begins the next episode of all simulations, or of some, wherever they are in the current one."""
         self._check_ready("a restart")
         self._begin(self._which(ids))
         return self._obs.copy()
@@ -147,7 +147,7 @@ class Simulations:
         return State(*(array[which].copy() for array in self._live()))
 
     def set_state(self, state: State, ids: int | Sequence[int] | np.ndarray | None = None) -> None:
-        """Puts all simulations, or some, into a state; they go on from it bit for bit."""
+        """Restores the state of all simulations, or of some; what follows is equal bit for bit."""
         which = self._which(ids)
         for name, array, live in zip(State._fields, state, self._live(), strict=True):
             shape = (len(which), *live.shape[1:])
@@ -166,7 +166,7 @@ class Simulations:
         self._reset, self._closed = False, True
 
     def data(self, number: int) -> Any:
-        """MuJoCo's data of one simulation, to render it or look at it."""
+        """MuJoCo's data of one simulation, to render or inspect it."""
         return self._batch.get_data(number)
 
     def _check_open(self) -> None:
@@ -206,7 +206,7 @@ class Simulations:
         return action
 
     def _advance(self) -> Bool[np.ndarray, " n"]:
-        """dm_control's control step; says which simulations MuJoCo gave up on."""
+        """The control step of dm_control; returns which simulations MuJoCo gave up on."""
         import mujoco
         from mujoco.batch import SimulationError
 
@@ -232,11 +232,11 @@ class Simulations:
                           f"restarted; {total} so far (see .divergences)", stacklevel=3)  # fmt: skip
 
     def _live(self) -> State:
-        """The arrays themselves, of all simulations."""
+        """The arrays of all simulations, not copies."""
         return State(self._batch.state, self._obs, self._key, self._episode, self._step)
 
     def _begin(self, ids: np.ndarray) -> None:
-        """Starts the next episode of some simulations and has the one after it prepared."""
+        """Starts the next episode of some simulations and prepares the one after it in the background."""
         self._collect(ids)
         self._batch.state[ids] = self._next_physics[ids]
         self._obs[ids] = self._next_obs[ids]
@@ -245,23 +245,23 @@ class Simulations:
         self._prepare(ids)
 
     def _prepare(self, ids: np.ndarray) -> None:
-        """Has the next starts of some simulations made, forgetting those made for another seed or episode."""
+        """Prepares the next starts of some simulations, discarding those for another seed or episode."""
         self._collect(ids)
         for block in np.split(ids, range(MOST_STARTS, len(ids), MOST_STARTS)) if len(ids) else ():
             keys = np.concatenate([self._key[block], self._episode[block, None] + 1], axis=1)
             self._pending.append((block, self._starts.request(keys)))
 
     def _collect(self, ids: np.ndarray) -> None:
-        """Waits for the starts being made for some simulations, and for those made in one block with them."""
+        """Waits for the next starts of some simulations, and for those made in the same block."""
         for pending in [p for p in self._pending if np.isin(p[0], ids).any()]:
             block, future = pending
             self._next_physics[block], self._next_obs[block] = future.result()
-            # Only now: a start that failed must go on failing rather than be replaced by an old one.
+            # Only now: a start that failed must fail again rather than be replaced by an old one.
             self._pending = [other for other in self._pending if other is not pending]
 
 
 class Starts:
-    """Makes start states in a thread of its own."""
+    """Makes start states in a background thread."""
 
     def __init__(self, domain: Domain, task: str, model: Any, threads: int):
         import copy
@@ -300,13 +300,13 @@ class Starts:
 
 
 def random_of(seed: int, number: int, episode: int) -> np.random.Generator:
-    """The randomness of one start."""
-    # NumPy cuts whole numbers into words of 32 bits and does not mark where one ends.
+    """The random generator of one start."""
+    # NumPy splits integers into words of 32 bits and does not mark where one ends.
     return np.random.default_rng([seed % 2**32, number, episode, seed >> 32])
 
 
 def shared_seeds(seed: int | Sequence[int], num_envs: int) -> list[int]:
-    """Seeds that share environments equally, checked."""
+    """Checks seeds that share the simulations equally."""
     try:
         seeds = [operator.index(one) for one in (seed if isinstance(seed, Sequence | np.ndarray) else [seed])]
     except TypeError:

@@ -1,4 +1,4 @@
-"""What a method needs to know of an environment."""
+"""What a method needs to know about an environment."""
 
 from typing import NamedTuple
 

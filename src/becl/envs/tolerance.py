@@ -1,4 +1,4 @@
-"""The reward shape all tasks share: 1 inside an interval, falling off outside of it."""
+"""The reward shape shared by all tasks: 1 inside an interval, falling off outside."""
 
 from typing import Literal
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import mujoco
     from mujoco.batch import Batch
 
-STAND_HEIGHT = 1.2  # Torso height above which standing earns everything, m.
+STAND_HEIGHT = 1.2  # Torso height above which standing earns the full reward, m.
 WALK_SPEED = 1.0  # Horizontal speed of the centre of mass, m/s.
 RUN_SPEED = 8.0  # m/s.
 SPIN = 5.0  # Angular momentum about the axis across the plane, kg·m²/s.
@@ -82,7 +82,7 @@ class Walker:
     def start(
         self, task: str, batch: "Batch", slots: Int[np.ndarray, " n"], randoms: Sequence[np.random.Generator]
     ) -> None:
-        """Torso at its height, turned at random; joints uniform in their ranges. May begin inside the floor."""
+        """Torso at its normal height with random pitch; joints uniform in their ranges. May start inside the floor."""
         model = batch.model
         ranges = np.where(model.jnt_limited[:, None], model.jnt_range, (-np.pi, np.pi))
         first = model.joint("rooty").qposadr[0]  # The two sliding joints before it stay at 0.

@@ -201,9 +201,9 @@ def write(request: Request, measured: Evaluation, seconds: float, line: str) -> 
     import platform
     from importlib.metadata import version
 
+    from becl.invocation import own_version
     from becl.measure.skills import STARTS
     from becl.runs.folder import write_text
-    from becl.runs.provenance import own_version
 
     made, out = request.made, request.out
     result = {

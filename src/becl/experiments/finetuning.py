@@ -67,19 +67,11 @@ from becl.objectives.extrinsic import Extrinsic
 from becl.objectives.registry import FINETUNE_SKILLS
 from becl.options import FinetuneOptions
 from becl.plugins import without_plugins
+from becl.runs.arrays import load_arrays, named_arrays, place_arrays, save_arrays
 from becl.runs.callbacks import Callback, listeners
 from becl.runs.checkpoint import Checkpoints
 from becl.runs.failures import explained
-from becl.runs.folder import (
-    kept_snapshots,
-    load_arrays,
-    named_arrays,
-    place_arrays,
-    read_config,
-    save_arrays,
-    to_csv,
-    write_text,
-)
+from becl.runs.folder import kept_snapshots, read_config, to_csv, write_text
 from becl.runs.lock import locked
 from becl.runs.log import Log, lane_name, readable, short
 from becl.runs.progress import Progress, clock, counted, interrupts, progress, say

@@ -47,8 +47,9 @@ from becl.nn.networks import Network
 from becl.objectives import METHODS, MazeStudy, kinds_of
 from becl.objectives.registry import STUDIED
 from becl.options import MazeOptions
+from becl.runs.arrays import named_arrays, place_arrays
 from becl.runs.checkpoint import Checkpoints
-from becl.runs.folder import named_arrays, place_arrays, read_config, to_csv, write_bytes, write_text
+from becl.runs.folder import read_config, to_csv, write_bytes, write_text
 from becl.runs.progress import say
 from becl.skills import OneHot
 from becl.specs import check_numbers, from_dict, to_dict

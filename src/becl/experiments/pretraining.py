@@ -47,10 +47,11 @@ from becl.objectives import METHODS, kinds_of
 from becl.objectives.extrinsic import Extrinsic
 from becl.options import PretrainOptions
 from becl.plugins import without_plugins
+from becl.runs.arrays import load_arrays, save_arrays
 from becl.runs.callbacks import Callback, listeners
 from becl.runs.checkpoint import Checkpoints
 from becl.runs.failures import explained
-from becl.runs.folder import load_arrays, read_pretraining, save_arrays, write_text
+from becl.runs.folder import read_pretraining, write_text
 from becl.runs.lock import locked
 from becl.runs.log import Log
 from becl.runs.progress import Progress, clock, counted, interrupts, progress, say

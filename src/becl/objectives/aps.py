@@ -35,9 +35,9 @@ class APS:
     skills: SkillSpace = Sphere(10)
     """Directions in feature space."""
     neighbours: int = 12
-    """K, the state itself included."""
+    """K, including the state itself."""
     clip: float = 1e-4
-    """What is taken off a distance, in units of M."""
+    """Subtracted from each distance, in units of M."""
     network: Network = Network()
     optimizer: Adam = Adam()
 
@@ -72,10 +72,10 @@ def regress_skill(
     reward: Float[Array, " batch"],
     by: Literal["released", "least squares"] = "released",
 ) -> Float[Array, " dim"]:
-    """The unit skill w that a task's rewards ask for, from φ̂ of the states they were given in.
+    """The unit skill w that fits a task's rewards, given φ̂ of their states.
 
-    Least squares minimises Σ_i (w·φ̂_i − r_i)². The released code passes its arguments in the other order and gets
-    w ∝ Σ_i r_i φ̂_i. Without any reward w is zero.
+    Least squares minimises Σ_i (w·φ̂_i − r_i)². The released code swaps the arguments and gets
+    w ∝ Σ_i r_i φ̂_i. Without any reward, w is zero.
     """
     features = unit(features)
     if by == "released":

@@ -5,8 +5,8 @@ Rewards spread: a particle estimate of the states' entropy in features φ, learn
     loss = ‖φ(s') − f(φ(s), a)‖ + ‖a − tanh g(φ(s), φ(s'))‖
     r_i = log(1 + mean over the K nearest of ‖φ(s_i) − φ(s_j)‖)
 
-Gradients reach φ(s') as well. The reward is that of s, where the transition starts; one of the K distances is the
-state's own 0.
+Gradients also reach φ(s'). The reward is that of s, where the transition starts, and one of the K distances is the
+zero distance of the state to itself.
 """
 
 from dataclasses import dataclass, replace
@@ -37,12 +37,12 @@ class APTState(NamedTuple):
 @dataclass(frozen=True)
 class APT:
     skills: SkillSpace = NoSkill()
-    """The policy has none."""
+    """None: the policy has no skill."""
     neighbours: int = 12
-    """K, the state itself included."""
+    """K, including the state itself."""
     feature_dim: int = 512
     network: Network = Network((1024,))
-    """Of the dynamics models; the features are one layer."""
+    """Layers of the dynamics models; the features are one layer."""
     optimizer: Adam = Adam()
 
     def init(self, key: PRNGKeyArray, env: EnvSpec) -> APTState:

@@ -5,7 +5,7 @@ With features f on the unit sphere, s_ij = f_i·f_j, M_i the largest s_ij and g 
     r_i = Σ_d exp(f_i[d] g[d]) / (Σ_{j of other skills} exp((s_ij − M_i)/κ) + 1e-6) + 1e-6,      loss = mean −log r_i
 
 The numerator is nearly constant, so this is repulsion from other skills, measured against the nearest neighbour (M_i).
-While fitting, minibatches are shuffled and g is the last of each run of 50 rows, that is, a state of any skill.
+While fitting, minibatches are shuffled, and g is the last of every 50 rows, so it is a state of any skill.
 The reward is unbounded: it reaches about 1e6 at κ = 0.01.
 """
 
@@ -32,11 +32,11 @@ class BeCLReleasedMazeState(NamedTuple):
 @dataclass(frozen=True)
 class BeCLReleasedMaze:
     skills: OneHot = OneHot(10)
-    """Number of skills; the features have as many dimensions."""
+    """Number of skills, and of feature dimensions."""
     temperature: float = 0.5
-    """κ of the repulsion; the numerator has none."""
+    """κ of the repulsion; the numerator has no temperature."""
     ramp: float = 0.0
-    """Reward times progress^ramp; 0 as released."""
+    """The reward is multiplied by progress^ramp; 0 as released."""
     episode_length: int = 50
     """Rows from one `last state` to the next."""
     network: Network = Network((128, 128), "uniform")

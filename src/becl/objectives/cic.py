@@ -1,13 +1,13 @@
 """CIC: Contrastive Intrinsic Control (Laskin et al. 2022).
 
-Learns features in which a transition tells its skill, and rewards spread in them. With q from the skill, k from the
+Learns features in which a transition identifies its skill, and rewards their spread. With q from the skill, k from the
 transition (both unit vectors), temperature τ and φ the state network,
 
     loss_i = −log [ exp(q_i·k_i/τ) / Σ_{j≠i} exp(q_i·k_j/τ) ]
     r_i = log(1 + mean over the K nearest of max(‖φ(s'_i) − φ(s'_j)‖ / S − 0.0005, 0))
 
-S is the running variance of the distances (released code; it is called a standard deviation there). The reward knows
-nothing of the skill.
+S is the running variance of the distances (the released code calls it a standard deviation). The reward does not
+depend on the skill.
 """
 
 from dataclasses import dataclass, replace
@@ -43,13 +43,13 @@ class CIC:
     """The skill space."""
     temperature: float = 0.5
     neighbours: int = 16
-    """K, the anchor itself included."""
+    """K, including the anchor itself."""
     train_encoder: bool = True
-    """False leaves the features as they started: what the released maze code does, its gradient being zero."""
+    """False leaves the features untrained, as in the released maze code, where the gradient is zero."""
     compare_with: Literal["next_obs", "obs"] = "next_obs"
-    """Whose features the neighbours of φ(s') are sought among; the released maze code takes φ(s)."""
+    """Features among which the neighbours of φ(s') are searched; the released maze code uses those of s."""
     self_term: Literal["constant", "exact"] = "constant"
-    """What is taken out of the sum over j for j = i: the released constant exp(1/τ), or the term itself."""
+    """What is subtracted from the sum for j = i: the released constant exp(1/τ), or the exact term."""
     feature_dim: int = 64
     network: Network = Network()
     optimizer: Adam = Adam()
@@ -92,7 +92,7 @@ class CIC:
 
 
 def transition_nce(scores: Float[Array, "batch batch"], temperature: float, self_term: str) -> Float[Array, " batch"]:
-    """CIC's loss for scores q_i·k_j/τ: skills down, transitions across."""
+    """CIC's loss for scores q_i·k_j/τ, with skills as rows and transitions as columns."""
     positive = jnp.diagonal(scores)
     own = jnp.exp(1 / temperature) if self_term == "constant" else jnp.exp(positive)
     rest = jnp.maximum(jnp.exp(scores).sum(1) - own, 1e-6)

@@ -1,11 +1,11 @@
 """DADS: Dynamics-Aware Discovery of Skills (Sharma et al. 2020), the forward form of I(S';Z|S).
 
 Rewards transitions that are predictable under their own skill and not under the others: with a Gaussian model q of
-fixed standard deviation σ and all n skills as the prior's sample,
+fixed standard deviation σ, and all n skills as samples of the prior,
 
     r = log q(s' | s, z) − log (1/n) Σ_i q(s' | s, z_i),      loss = −log q(s' | s, z)
 
-The maze study conditions on the skill alone, q(s' | z) with σ² = 1/2, and calls it DADS as well.
+The maze study conditions on the skill alone, q(s' | z) with σ² = 1/2, and also calls it DADS.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from becl.skills import OneHot
 
 class DADSState(NamedTuple):
     model: MLP
-    moments: Moments  # Of what is predicted, so that the model's outputs have unit scale.
+    moments: Moments  # Of the targets, so that the model's outputs have unit scale.
     opt: AdamState
 
 

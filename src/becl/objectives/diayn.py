@@ -1,10 +1,10 @@
 """DIAYN: Diversity Is All You Need (Eysenbach et al. 2019), the reverse form of I(S;Z).
 
-Rewards states from which the skill can be told: with a classifier q,
+Rewards states that reveal the skill. With a classifier q,
 
     r = log q(z | s') − log p(z),      loss = −log q(z | s')
 
-Reaches its maximum log n as soon as the skills can be told apart, however little they differ.
+The reward reaches its maximum log n as soon as skills can be told apart, however little they differ.
 """
 
 from dataclasses import dataclass
@@ -56,5 +56,5 @@ class DIAYN:
 def skill_log_likelihood(
     logits: Float[Array, "batch skills"], skill: Float[Array, "batch skills"]
 ) -> Float[Array, " batch"]:
-    """log q(z|s) of one-hot skills."""
+    """log q(z|s) for one-hot skills."""
     return jnp.sum(jax.nn.log_softmax(logits) * skill, -1)

@@ -1,11 +1,11 @@
 """Disagreement: self-supervised exploration via disagreement (Pathak et al. 2019), as in URLB.
 
-Rewards transitions on which an ensemble of forward models f_m differs. Unlike the error of one model this fades where
-the noise cannot be predicted, as all models come to agree on its mean:
+Rewards transitions on which an ensemble of forward models f_m disagrees. Unlike the error of a single model, this
+fades where noise cannot be predicted, because all models come to agree on its mean:
 
     loss = mean_m ‖s' − f_m(s, a)‖,      r = mean over dimensions of Var_m[f_m(s, a)]
 
-The variance is the unbiased one. All models see the same batches and differ by their start alone.
+The variance is unbiased. All models see the same batches and differ only in their initialisation.
 """
 
 from dataclasses import dataclass
@@ -31,11 +31,11 @@ class DisagreementState(NamedTuple):
 @dataclass(frozen=True)
 class Disagreement:
     skills: SkillSpace = NoSkill()
-    """The policy has none."""
+    """None: the policy has no skill."""
     models: int = 5
     """Size of the ensemble."""
     network: Network = Network((1024,), "uniform")
-    """Of each model. URLB starts these layers alone uniform rather than orthogonal."""
+    """Layers of each model. URLB initialises only these uniformly instead of orthogonally."""
     optimizer: Adam = Adam()
 
     def init(self, key: PRNGKeyArray, env: EnvSpec) -> DisagreementState:

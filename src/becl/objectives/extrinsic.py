@@ -2,7 +2,7 @@
 
     r = Σ_k γ^k r_{t+k}      (the n-step return that was sampled)
 
-Nothing is learned beside the policy.
+Nothing is learned besides the policy.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from becl.skills import NoSkill, SkillSpace
 @dataclass(frozen=True)
 class Extrinsic:
     skills: SkillSpace = NoSkill()
-    """None from scratch; in finetuning those the policy was pretrained with."""
+    """None from scratch; in finetuning, those the policy was pretrained with."""
 
     def init(self, key: PRNGKeyArray, env: EnvSpec) -> tuple[()]:
         del key, env

@@ -1,11 +1,11 @@
 """ICM: Intrinsic Curiosity Module (Pathak et al. 2017), as in URLB.
 
-Rewards transitions that a model of the dynamics does not foresee. With a forward model f and an inverse model g,
+Rewards transitions that a model of the dynamics fails to predict. With a forward model f and an inverse model g,
 
     e = ‖s' − f(s, a)‖,      loss = e + ‖a − tanh g(s, s')‖,      r = log(1 + e)
 
-Norms, not squares. For states both models see the raw observations, so the inverse model, there to shape an encoder,
-changes nothing in the reward.
+These are norms, not squares. For states, both models see the raw observations, so the inverse model, whose purpose is
+to shape an encoder, has no effect on the reward.
 """
 
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class ICMState(NamedTuple):
 @dataclass(frozen=True)
 class ICM:
     skills: SkillSpace = NoSkill()
-    """The policy has none."""
+    """None: the policy has no skill."""
     network: Network = Network((1024,))
     optimizer: Adam = Adam()
 
@@ -76,7 +76,7 @@ def dynamics_loss(
     action: Float[Array, "batch action"],
     next_obs: Float[Array, "batch dim"],
 ) -> Float[Array, " batch"]:
-    """Error of both models."""
+    """The sum of both models' errors."""
     forward = prediction_error(dynamics.forward, obs, action, next_obs)
     return forward + action_error(dynamics.inverse, obs, action, next_obs)
 

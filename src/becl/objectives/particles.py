@@ -1,4 +1,4 @@
-"""Nearest neighbours in a batch, the running scale their distances are divided by, and their entropy."""
+"""Nearest neighbours in a batch, the running scale of their distances, and the entropy estimated from them."""
 
 from typing import NamedTuple
 
@@ -29,8 +29,8 @@ def update_scale(scale: RunningScale, x: Float[Array, "..."]) -> RunningScale:
 
 
 def nearest_distances(x: Float[Array, "batch dim"], y: Float[Array, "other dim"], k: int) -> Float[Array, "batch k"]:
-    """Euclidean distances to the k nearest rows of y, from the Gram matrix: no batch × other × dim array."""
-    # A GPU's default TF32 product is off by a thousandth of the norms, which is more than near neighbours are apart.
+    """Euclidean distances to the k nearest rows of y, by the Gram matrix, without a batch × other × dim array."""
+    # TF32, a GPU's default, is off by a thousandth of the norms: more than the distances of near neighbours.
     gram = jnp.matmul(x, y.T, precision=jax.lax.Precision.HIGHEST)
     squares = jnp.square(x).sum(1)[:, None] + jnp.square(y).sum(1) - 2 * gram
     nearest = -jax.lax.top_k(-squares, k)[0]

@@ -1,6 +1,6 @@
-"""Which state of the same skill an anchor is compared with: the paper leaves it open, and so there are several answers.
+"""Which state of the same skill an anchor is compared with. The paper leaves this open, so there are several choices.
 
-`relate` says how every anchor relates to every state of the batch; each function after it picks positives from that.
+`relate` describes how every anchor relates to every state of the batch; the functions after it pick positives.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def relate(batch: Batch, rows: Int[Array, " anchors"]) -> Pairs:
     same_skill = skill[rows][:, None] == skill
     same = same_skill & other
     elsewhere = same & (batch.trajectory[rows][:, None] != batch.trajectory)
-    # Where a skill has one trajectory only, each state stands for one of its own. Found without looking at all pairs.
+    # In a skill with one trajectory, each state counts as its own trajectory. Found without looking at all pairs.
     owned = batch.skill > 0
     ids, limits = batch.trajectory[:, None], jnp.iinfo(batch.trajectory.dtype)
     first = jnp.min(ids, 0, where=owned, initial=limits.max)
@@ -47,7 +47,7 @@ def relate(batch: Batch, rows: Int[Array, " anchors"]) -> Pairs:
 
 
 def _groups(skill: Float[Array, "batch skill"]) -> Int[Array, " batch"]:
-    """Which group a state belongs to: the first two states of every skill are group 0, the next two group 1 …"""
+    """The group of each state: the first two states of every skill are group 0, the next two group 1, and so on."""
     owned = skill > 0
     earlier = jnp.cumsum(owned, 0) - owned
     return jnp.sum(jnp.where(owned, earlier, 0), 1) // 2
@@ -59,7 +59,7 @@ class Positives(NamedTuple):
 
 
 def nearest(scores: Float[Array, "anchors batch"], pairs: Pairs, key: PRNGKeyArray) -> Positives:
-    """The candidate most like the anchor."""
+    """The candidate most similar to the anchor."""
     del key
     elsewhere, same = largest(scores, pairs.elsewhere), largest(scores, pairs.same)
     best = jnp.where(jnp.isfinite(elsewhere), elsewhere, same)[:, None]
@@ -68,13 +68,13 @@ def nearest(scores: Float[Array, "anchors batch"], pairs: Pairs, key: PRNGKeyArr
 
 
 def aligned(scores: Float[Array, "anchors batch"], pairs: Pairs, key: PRNGKeyArray) -> Positives:
-    """A candidate at the same time of its trajectory (the nearest in time, ties at random)."""
+    """The candidate nearest in time along its trajectory, ties broken at random."""
     apart = pairs.apart + 1e-3 * jax.random.uniform(key, (scores.shape[1],))
     return _pick(scores, pairs, jnp.argmin(jnp.where(pairs.across, apart, jnp.inf), 1))
 
 
 def random(scores: Float[Array, "anchors batch"], pairs: Pairs, key: PRNGKeyArray, draws: int = 8) -> Positives:
-    """A few candidates at random. Anchors of a skill share a draw; each draw is uniform all the same."""
+    """A few random candidates. Anchors of a skill share a draw, which is still uniform for each."""
     priorities = jax.random.uniform(key, (draws, scores.shape[1]))
     drawn = [_pick(scores, pairs, jnp.argmax(jnp.where(pairs.across, priority, -1.0), 1)) for priority in priorities]
     return Positives(
@@ -90,7 +90,7 @@ def mean(scores: Float[Array, "anchors batch"], pairs: Pairs, key: PRNGKeyArray)
 
 
 def first(scores: Float[Array, "anchors batch"], pairs: Pairs, key: PRNGKeyArray) -> Positives:
-    """The released choice: the first other state of the skill in the batch, else the first other state."""
+    """The released choice: the first other state of the skill in the batch, otherwise the first other state."""
     del key
     found = pairs.same.any(1, keepdims=True)
     choice = jnp.argmax(jnp.where(found, pairs.same, pairs.other), 1)
@@ -98,10 +98,10 @@ def first(scores: Float[Array, "anchors batch"], pairs: Pairs, key: PRNGKeyArray
 
 
 def first_choice(skill: Float[Array, "batch skill"]) -> Int[Array, " batch"]:
-    """The state that `first` picks for each state of a batch, found without looking at all pairs."""
+    """The state that `first` picks for each state of a batch, computed without all pairs."""
     owned, index = skill > 0, skill_index(skill)
     row = jnp.arange(len(skill))
-    one = jnp.argmax(owned, 0)[index]  # The first of the skill: itself for one state, for which it is the second.
+    one = jnp.argmax(owned, 0)[index]  # The first of the skill; for that state itself, the second.
     two = jnp.argmax(owned & (row[:, None] != jnp.argmax(owned, 0)), 0)[index]
     choice = jnp.where(row == one, two, one)
     alone = owned.sum(0)[index] < 2
@@ -109,7 +109,7 @@ def first_choice(skill: Float[Array, "batch skill"]) -> Int[Array, " batch"]:
 
 
 def pair(scores: Float[Array, "anchors batch"], pairs: Pairs, key: PRNGKeyArray) -> Positives:
-    """The other state of the skill in the anchor's group; the last of an odd number has none."""
+    """The other state of the skill in the anchor's group; the last of an odd number of states has none."""
     del key
     partner = pairs.same & pairs.grouped
     picked = jnp.take_along_axis(scores, jnp.argmax(partner, 1)[:, None], 1)
@@ -117,7 +117,7 @@ def pair(scores: Float[Array, "anchors batch"], pairs: Pairs, key: PRNGKeyArray)
 
 
 def _pick(scores: Float[Array, "anchors batch"], pairs: Pairs, choice: Int[Array, " anchors"]) -> Positives:
-    """One positive an anchor. An anchor without any gets weight 0: no loss, no reward."""
+    """One positive per anchor. An anchor without candidates gets weight 0: no loss and no reward."""
     picked = jnp.take_along_axis(scores, choice[:, None], 1)
     return Positives(picked, pairs.across.any(1, keepdims=True).astype(scores.dtype))
 

@@ -1,16 +1,16 @@
 """ProtoRL: reinforcement learning with prototypical representations (Yarats et al. 2021), as in URLB.
 
-Clusters states around prototypes and rewards distance from where the clusters have been. With unit vectors
+Clusters states around prototypes and rewards distance from where clusters have been. With unit vectors
 u(s) = norm(pred(s)), v(s) = norm(proj(pred(s))), ū(s) = norm(pred̄(s)) and prototypes C,
 
     q = Sinkhorn(C ū(s') / τ),      loss = −Σ_c q_c log softmax_c(C v(s) / τ)
-    r = distance from u(s') to the K-th nearest of the last candidates
+    r = distance from u(s') to the K-th nearest of the latest candidates
 
-Each prototype nominates one state of every priced batch as a candidate, drawn from the softmax of C u(s') over the
-batch. The queue starts with zeros, at distance 1 from every state, and a state's own copy in it counts.
+Whenever rewards are computed, each prototype nominates one state of the batch as a candidate, drawn from the softmax of
+C u(s') over the batch. The queue starts with zeros, at distance 1 from every state; a state's own copy in it counts.
 
-pred̄ is a running average of pred. It moves at the end of `fit`, in the released code after critic and actor: nothing
-reads it in between, so the values are the same.
+pred̄ is a running average of pred. It moves at the end of `fit`; in the released code it moves after critic and actor.
+Nothing reads it in between, so the values are the same.
 """
 
 from dataclasses import dataclass, replace
@@ -31,29 +31,29 @@ from becl.skills import NoSkill, SkillSpace
 class ProtoRLNetworks(NamedTuple):
     predictor: MLP
     projector: MLP
-    prototypes: Float[Array, "prototypes dim"]  # Unit vectors, made so again after each step.
+    prototypes: Float[Array, "prototypes dim"]  # Unit vectors, normalised after each step.
 
 
 class ProtoRLState(NamedTuple):
     networks: ProtoRLNetworks
     target: MLP
-    candidates: Float[Array, "queue dim"]  # The oldest first.
+    candidates: Float[Array, "queue dim"]  # Oldest first.
     opt: AdamState
 
 
 @dataclass(frozen=True)
 class ProtoRL:
     skills: SkillSpace = NoSkill()
-    """The policy has none."""
+    """None: the policy has no skill."""
     prototypes: int = 512
     temperature: float = 0.1
     """τ."""
     neighbours: int = 3
     """K."""
     queue: int = 2048
-    """How many candidates are kept."""
+    """Number of candidates kept."""
     target_rate: float = 0.05
-    """How far the target network moves in a step."""
+    """How far the target network moves per step."""
     feature_dim: int = 128
     network: Network = Network((512,))
     """The projector; the predictor is one layer."""
@@ -66,7 +66,7 @@ class ProtoRL:
             replace(self.network, normalize=False).init(keys[1], self.feature_dim, self.feature_dim),
             unit(jax.nn.initializers.orthogonal()(keys[2], (self.prototypes, self.feature_dim))),
         )
-        target = jax.tree.map(jnp.copy, networks.predictor)  # No array twice in a state: it may be donated.
+        target = jax.tree.map(jnp.copy, networks.predictor)  # A state that may be donated must not hold an array twice.
         candidates = jnp.zeros((self.queue, self.feature_dim))
         return ProtoRLState(networks, target, candidates, self.optimizer.init(networks))
 
@@ -95,9 +95,9 @@ class ProtoRL:
 
 
 def sinkhorn(scores: Float[Array, "batch prototypes"], iterations: int = 3) -> Float[Array, "batch prototypes"]:
-    """Soft assignments in which every prototype has about an equal share of the batch; rows sum to 1.
+    """Soft assignments that give every prototype about an equal share of the batch; rows sum to 1.
 
-    Scales columns and rows of exp(scores) to a constant sum in turn; which constant cancels in the last step.
+    Scales columns and rows of exp(scores) to a constant sum in turn; the constant cancels in the last step.
     """
     for _ in range(iterations):
         scores = jax.nn.log_softmax(scores, 0)
@@ -115,5 +115,5 @@ def cross_entropy(
 def nominate(
     features: Float[Array, "batch dim"], prototypes: Float[Array, "prototypes dim"], key: PRNGKeyArray
 ) -> Float[Array, "prototypes dim"]:
-    """For each prototype a row of the batch, drawn from the softmax of its scores without a temperature."""
+    """One row of the batch per prototype, drawn from the softmax of its scores without a temperature."""
     return features[jax.random.categorical(key, prototypes @ features.T)]

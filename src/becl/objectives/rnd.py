@@ -1,11 +1,11 @@
 """RND: Random Network Distillation (Burda et al. 2019), as in URLB.
 
-Rewards states unlike those seen before: a network learns to copy a random one that never changes, and fails where it
-has not been. With x the whitened state, target t and predictor p,
+Rewards states unlike those seen before: a network learns to copy a fixed random network, and fails where it has not
+been trained. With x the whitened state, target t and predictor p,
 
     e = mean over dimensions of (t(x) − p(x))²,      loss = e,      r = e / σ
 
-σ is the running standard deviation of e. Whitening takes mean and variance from the batch at hand, also when it prices.
+σ is the running standard deviation of e. Whitening uses mean and variance of the current batch, also for the reward.
 The state is s, where the transition starts, without the action.
 """
 
@@ -34,14 +34,14 @@ class RNDState(NamedTuple):
 @dataclass(frozen=True)
 class RND:
     skills: SkillSpace = NoSkill()
-    """The policy has none."""
+    """None: the policy has no skill."""
     feature_dim: int = 512
     network: Network = Network()
-    """Of predictor and target."""
+    """Layers of predictor and target."""
     optimizer: Adam = Adam()
 
     def init(self, key: PRNGKeyArray, env: EnvSpec) -> RNDState:
-        network = replace(self.network, normalize=False)  # The batch is whitened by itself.
+        network = replace(self.network, normalize=False)  # The batch is whitened by its own statistics.
         predictor, target = (network.init(k, env.obs_dim, self.feature_dim) for k in jax.random.split(key))
         return RNDState(predictor, target, init_scale(), self.optimizer.init(predictor))
 
@@ -63,11 +63,11 @@ class RND:
 
 
 def distillation_error(predictor: MLP, target: MLP, obs: Float[Array, "batch obs"]) -> Float[Array, " batch"]:
-    """Mean square of what the predictor gets wrong, on the whitened batch."""
+    """Mean squared error of the predictor on the whitened batch."""
     x = whiten_batch(obs)
     return jnp.square(target(x) - predictor(x)).mean(-1)
 
 
 def whiten_batch(x: Float[Array, "batch dim"]) -> Float[Array, "batch dim"]:
-    """Mean 0 and variance 1 over the batch, clipped at 5."""
+    """Scales the batch to mean 0 and variance 1, clipped at ±5."""
     return jnp.clip(standardize(x, 0), -5.0, 5.0)

@@ -1,15 +1,15 @@
 """SMM: State Marginal Matching (Lee et al. 2019), as in URLB.
 
-Rewards states that are rare under a density model, for each skill apart, with a uniform target distribution. A
-variational autoencoder of x = (s, z) with reconstruction x̂ stands for the density and d is a classifier of skills:
+Rewards states that are rare under a density model of each skill, with a uniform target distribution. A variational
+autoencoder of x = (s, z) with reconstruction x̂ stands in for the density, and d is a classifier of skills:
 
     r = ‖x − x̂‖² + log n − log d(z | s)
     loss = mean square of x − x̂ + β KL,      loss_d = −log d(z | s)
 
-The last sign is the released one, and favours states in which the skill is hidden; the paper's is + log d(z | s).
+The last sign is the released one and favours states that hide the skill; the paper has + log d(z | s).
 
 Rewards come from the networks as they were before the last fit: the released code reuses the forward pass it trained
-with. Its noise is drawn anew here, which leaves the reward's distribution the same.
+with. Its noise is redrawn here, which does not change the distribution of rewards.
 """
 
 from dataclasses import dataclass, replace
@@ -41,7 +41,7 @@ class SMMNetworks(NamedTuple):
 
 class SMMState(NamedTuple):
     networks: SMMNetworks
-    before: SMMNetworks  # What the last fit began with: it prices.
+    before: SMMNetworks  # From before the last fit; rewards come from these.
     opt: tuple[AdamState, AdamState]
 
 
@@ -55,7 +55,7 @@ class SMM:
     """β."""
     code_dim: int = 128
     density: Network = Network((150, 150))
-    """The autoencoder's two halves."""
+    """Layers of the encoder and of the decoder."""
     density_optimizer: Adam = Adam(1e-2)
     network: Network = Network()
     """The classifier."""
@@ -67,7 +67,7 @@ class SMM:
         density = init_vae(self.density, density_key, env.obs_dim + self.skills.dim, self.code_dim)
         networks = SMMNetworks(density, self.network.init(classifier_key, env.obs_dim, self.skills.dim))
         opt = (self.density_optimizer.init(networks.density), self.optimizer.init(networks.classifier))
-        before = jax.tree.map(jnp.copy, networks)  # No array twice in a state: it may be donated.
+        before = jax.tree.map(jnp.copy, networks)  # A state that may be donated must not hold an array twice.
         return SMMState(networks, before, opt)
 
     def fit(self, state: SMMState, batch: Batch, key: PRNGKeyArray) -> tuple[SMMState, Metrics]:

@@ -19,6 +19,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from becl.errors import UserError
+from becl.invocation import COMMAND, own_version
 from becl.options import ReportOptions
 from becl.reports.configurations import all_tasks
 from becl.reports.markdown import to_markdown
@@ -26,7 +27,6 @@ from becl.reports.names import domain_of, listed, pretty_method
 from becl.reports.runs import Found
 from becl.runs.folder import to_csv, write_text
 from becl.runs.progress import counted
-from becl.runs.provenance import COMMAND, own_version
 
 if TYPE_CHECKING:
     from becl.reports.sections.section import Section

@@ -15,8 +15,8 @@ from becl.learning.programs import programs, usable_devices
 from becl.learning.protocols import Restorable
 from becl.learning.replay import Experience
 from becl.learning.training import Loop
+from becl.runs.arrays import is_key, named_arrays, place_arrays
 from becl.runs.checkpoint import PART, Checkpoint, Checkpoints, Saver
-from becl.runs.folder import is_key, named_arrays, place_arrays
 from becl.runs.log import Log
 
 

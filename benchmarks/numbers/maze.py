@@ -1,0 +1,101 @@
+"""Tables of the maze study: results/maze, and METRA beside it: results/plugins."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from benchmarks.numbers.files import RESULTS, markdown, read, read_json
+
+COLUMNS = {
+    "mutual_information": "I(S;Z)",
+    "accuracy": "accuracy",
+    "coverage": "coverage",
+    "coverage_per_skill": "coverage per skill",
+    "far": "far skills",
+    "geodesic": "distance",
+    "particle_entropy": "particle entropy",
+    "mine": "MINE",
+}
+
+
+def study(name: str) -> str:
+    """Mean ± standard deviation over seeds of every configuration of a study."""
+    summary = read_json(RESULTS / "maze" / name / "summary.json")
+    columns = [column for column in COLUMNS if column in next(iter(summary.values()))]
+    rows = []
+    for label, found in summary.items():
+        cells = (measured(found[column]["mean"], found[column]["std"], column) for column in columns)
+        rows.append([labelled(label), f"{len(found['seeds'])}", *cells])
+    return markdown(["", "seeds", *(COLUMNS[column] for column in columns)], rows)
+
+
+def labelled(name: str) -> str:
+    _, temperature, value = name.partition("temperature-")
+    return f"κ = {value}" if temperature else f"`{name}`"
+
+
+def measured(mean: float, deviation: float, column: str) -> str:
+    digits = 1 if column in ("far", "geodesic") else 2
+    return f"{mean:.{digits}f} ± {deviation:.{digits}f}"
+
+
+def cycle() -> str:
+    """Where the time of a cycle goes."""
+    rows = []
+    parts = ("two collections", "fit", "reward", "PPO update")
+    for row in read(RESULTS / "speed" / "maze-cycle.csv"):
+        whole = float(row["cycle"])
+        shares = [f"{row[part]} ({100 * float(row[part]) / whole:.0f} %)" for part in parts]
+        rows.append([row["method"], *shares, row["cycle"], f"{float(row['cycle']) * 2.5:.0f} s"])
+    return markdown(["", *parts, "cycle", "2,500 cycles"], rows)
+
+
+def cycle_seconds(method: str) -> str:
+    """Seconds of 2,500 cycles."""
+    (row,) = (row for row in read(RESULTS / "speed" / "maze-cycle.csv") if row["method"] == method)
+    return f"{float(row['cycle']) * 2.5:.0f}"
+
+
+# --- METRA ------------------------------------------------------------------------------------------------------------
+
+METHODS = ("metra", "becl", "diayn")
+SQUARE = {
+    "distance": "distance, cells",
+    "cells_per_skill": "cells per skill",
+    "coverage_in_training": "visited in training",
+    "speed": "speed",
+    "mutual_information": "I(S;Z), nats of 2.77",
+    "knn_accuracy": "accuracy",
+}
+SHAPES = {"cells_per_skill": ".1f", "coverage_in_training": ".0%"}
+
+
+def bold_highest(values: Sequence[float], cells: Sequence[str]) -> list[str]:
+    return [f"**{cell}**" if value == max(values) else cell for value, cell in zip(values, cells, strict=True)]
+
+
+def metra_square() -> str:
+    rows = {row["method"]: row for row in read(RESULTS / "plugins" / "square-skills.csv")}
+    columns = []
+    for column in SQUARE:
+        values = [float(rows[method][column]) for method in METHODS]
+        cells = [f"{value:{SHAPES.get(column, '.2f')}}".replace("%", " %") for value in values]
+        columns.append(bold_highest(values, cells))
+    return markdown(
+        ["", *SQUARE.values()], [[f"`{name}`", *cells] for name, *cells in zip(METHODS, *columns, strict=True)]
+    )
+
+
+def metra_study() -> str:
+    rows = read(RESULTS / "plugins" / "maze-comparison.csv")
+    names = {name: title for name, title in COLUMNS.items() if name in ("mutual_information", "accuracy", "coverage")}
+    names |= {"far": "far skills", "geodesic": "distance, cells"}
+    columns = []
+    for column in names:
+        found = [np.array([float(row[column]) for row in rows if row["label"] == method]) for method in METHODS]
+        digits = 1 if column == "far" else 2
+        cells = [f"{one.mean():.{digits}f} ± {one.std(ddof=1):.{digits}f}" for one in found]
+        columns.append(bold_highest([one.mean() for one in found], cells))
+    return markdown(
+        ["", *names.values()], [[f"`{name}`", *cells] for name, *cells in zip(METHODS, *columns, strict=True)]
+    )
