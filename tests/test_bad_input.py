@@ -17,11 +17,12 @@ from becl.commands import all as commands
 from becl.commands.all import COMMANDS
 from becl.commands.cli import HELP, main
 from becl.experiments import evaluation as evaluate_command
-from becl.experiments import finetuning as finetune_file
-from becl.experiments import pretraining as pretrain_file
+from becl.experiments import finetuner as finetune_file
+from becl.experiments import pretrainer as pretrain_file
 from becl.experiments.maze_study import make_run
 from becl.experiments.options import PretrainOptions
-from becl.experiments.pretraining import make_pretraining, save_snapshots, seed_keys
+from becl.experiments.pretraining import make_pretraining, seed_keys
+from becl.experiments.snapshots import save_snapshots
 from becl.measure import theory
 from becl.objectives import METHODS
 from becl.reports import page as report

@@ -21,16 +21,12 @@ import safetensors.numpy
 
 from becl.commands.cli import parse_options
 from becl.errors import UserError
-from becl.experiments.finetuning import lane_keys, load_learners, make_finetuning, prepared, save_policies
+from becl.experiments.finetuning import lane_keys, make_finetuning
 from becl.experiments.options import FinetuneOptions, PretrainOptions
-from becl.experiments.pretraining import (
-    load_pretraining,
-    load_snapshot,
-    make_pretraining,
-    save_snapshots,
-    seed_keys,
-    snapshot_path,
-)
+from becl.experiments.policies import save_policies
+from becl.experiments.pretraining import load_pretraining, make_pretraining, seed_keys
+from becl.experiments.snapshots import load_snapshot, save_snapshots, snapshot_path
+from becl.experiments.transfer import load_learners, prepared
 from becl.export import files as export_file
 from becl.export.files import ExportCommand, export_command, load_policy
 from becl.learning.ddpg import Actor

@@ -28,7 +28,9 @@ from becl.experiments import workers as execute
 from becl.experiments.finetuning import make_finetuning
 from becl.experiments.maze_study import STUDIED, make_run, make_study
 from becl.experiments.options import FinetuneOptions, MazeOptions, PretrainOptions
-from becl.experiments.pretraining import load_pretraining, make_pretraining, pretrain, save_snapshots, seed_keys
+from becl.experiments.pretrainer import pretrain
+from becl.experiments.pretraining import load_pretraining, make_pretraining, seed_keys
+from becl.experiments.snapshots import save_snapshots
 from becl.learning.offpolicy import programs
 from becl.nn.networks import Adam, Network
 from becl.objectives import METHODS, MazeStudy, Method, register

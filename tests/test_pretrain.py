@@ -21,25 +21,19 @@ import safetensors.numpy
 
 from becl.commands.cli import main
 from becl.envs.simulations import Step
-from becl.errors import UserError
+from becl.errors import Failed, UserError
+from becl.experiments import memory as memory_file
 from becl.experiments import pretraining as pretrain_file
+from becl.experiments.environments import make_envs
+from becl.experiments.memory import memory
 from becl.experiments.options import PretrainOptions
-from becl.experiments.pretraining import (
-    Failed,
-    check_memory,
-    load_pretraining,
-    load_snapshot,
-    make_envs,
-    make_pretraining,
-    memory,
-    pretrain,
-    seed_keys,
-    snapshot_path,
-    without_optimizers,
-)
+from becl.experiments.pretrainer import check_memory, pretrain
+from becl.experiments.pretraining import load_pretraining, make_pretraining, seed_keys
+from becl.experiments.snapshots import load_snapshot, snapshot_path, without_optimizers
 from becl.learning.offpolicy import Choice, programs, train
 from becl.measure.coverage import Coverage, grid_of
 from becl.objectives import METHODS, Method
+from becl.runs import session as session_file
 from becl.runs.folder import load_arrays, named_arrays, open_folder, save_arrays
 from becl.runs.log import Log
 from becl.runs.progress import Progress, clock, interrupts, progress
@@ -439,7 +433,7 @@ def test_bad_input_is_one_line_exit_2_and_nothing_written(args, wrong, allowed, 
 
 def test_a_replay_that_does_not_fit_is_refused_with_a_way_out(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(pretrain_file, "available_memory", lambda: 500_000_000)
+    monkeypatch.setattr(memory_file, "available_memory", lambda: 500_000_000)
     args = ["pretrain", "walker", "--method", "diayn", "--seeds", "2", "--hidden", "64"]
     assert main(args) == 2
     error = capsys.readouterr().err
@@ -454,7 +448,7 @@ def test_a_replay_that_does_not_fit_is_refused_with_a_way_out(tmp_path, monkeypa
     made = make_pretraining(PretrainOptions("walker", "diayn", (0, 1), hidden=64, set=[advice]))
     assert check_memory(made)
     assert memory(made.run, len(made.seeds)).total > 0.8 * 500_000_000
-    monkeypatch.setattr(pretrain_file, "available_memory", lambda: 1_000_000)
+    monkeypatch.setattr(memory_file, "available_memory", lambda: 1_000_000)
     assert main(args) == 2
     assert "fewer seeds" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
@@ -587,7 +581,7 @@ def test_an_interrupted_command_goes_on(finished, tmp_path, monkeypatch, capsys)
         yield Watching(100, lambda: signal.raise_signal(signal.SIGINT))
 
     with monkeypatch.context() as patched:
-        patched.setattr(pretrain_file, "progress", pressing)
+        patched.setattr(session_file, "progress", pressing)
         assert main([*COMMAND, "--out", str(out)]) == 130
     assert f"the same command, or becl resume {out}, goes on" in capsys.readouterr().out
     assert not (out / "result.json").exists()
@@ -602,7 +596,7 @@ def test_a_second_ctrl_c_ends_the_command_at_once(tmp_path, monkeypatch, capsys)
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(pretrain_file, "progress", lambda *_: contextlib.nullcontext(Watching(100, press)))
+    monkeypatch.setattr(session_file, "progress", lambda *_: contextlib.nullcontext(Watching(100, press)))
     assert main([*COMMAND, "--out", str(tmp_path / "run")]) == 130
     assert capsys.readouterr().err == "becl: stopped\n"
     assert not (tmp_path / "run" / "seed-3").exists()
@@ -674,7 +668,8 @@ import jax, numpy as np
 jax.config.update("jax_disable_most_optimizations", True)
 from becl.learning import offpolicy
 from becl.experiments.options import PretrainOptions
-from becl.experiments.pretraining import make_envs, make_pretraining, seed_keys
+from becl.experiments.environments import make_envs
+from becl.experiments.pretraining import make_pretraining, seed_keys
 
 assert [offpolicy.usable_devices(seeds) for seeds in (1, 2, 3, 4, 5, 6, 8)] == [1, 2, 3, 4, 1, 3, 4]
 settings = ["batch=16", "replay.capacity=400", "random_steps=20"]

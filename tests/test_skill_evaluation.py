@@ -16,7 +16,8 @@ from becl.errors import UserError
 from becl.experiments import evaluation as command_file
 from becl.experiments.evaluation import EvaluateCommand, command_line, evaluate_command, resolve
 from becl.experiments.options import PretrainOptions
-from becl.experiments.pretraining import make_pretraining, seed_keys, snapshot_path, without_optimizers
+from becl.experiments.pretraining import make_pretraining, seed_keys
+from becl.experiments.snapshots import snapshot_path, without_optimizers
 from becl.learning.ddpg import DDPG
 from becl.measure.coverage import grid_of
 from becl.measure.skills import (

@@ -35,7 +35,7 @@ from becl.commands.all import (
 from becl.commands.cli import main, parse_options
 from becl.envs.walker import Walker
 from becl.errors import UserError
-from becl.experiments.pretraining import memory
+from becl.experiments.memory import memory
 from becl.learning import offpolicy
 from becl.runs.lock import locked
 from becl.seeds import parse_seeds

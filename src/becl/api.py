@@ -25,7 +25,7 @@ from becl.commands import plugins
 from becl.envs.external import hand_over, is_foreign, make_foreign
 from becl.errors import Failed, UserError
 from becl.experiments import evaluation as evaluate_command
-from becl.experiments import finetuning, pretraining
+from becl.experiments import finetuner, pretrainer
 from becl.experiments.evaluation import Evaluation
 from becl.experiments.finetuning import Finetuning, Transfer, load_finetuning, make_finetuning
 from becl.experiments.options import FinetuneOptions, PretrainOptions
@@ -177,7 +177,7 @@ def pretrain(
     normalize_obs: bool = False,
     set: Sequence[str] | Mapping[str, Any] = (),
     log_every: int | None = None,
-    checkpoint_every: int = pretraining.CHECKPOINT_EVERY,
+    checkpoint_every: int = pretrainer.CHECKPOINT_EVERY,
     out: Place | None = None,
     callbacks: Sequence[Callback] = (),
     quiet: bool = False,
@@ -202,10 +202,10 @@ def pretrain(
     )
     made = make_pretraining(options)
     folder = Path(out) if out is not None else Path("runs") / folder_name("pretrain", name, method)
-    needs = pretraining.check_memory(made)
+    needs = pretrainer.check_memory(made)
     open_folder(made.config(), folder)
     with told(quiet):
-        ended(pretraining.run_pretraining(made, folder, needs, checkpoint_every, callbacks, raises=True))
+        ended(pretrainer.run_pretraining(made, folder, needs, checkpoint_every, callbacks, raises=True))
     return Run(folder, made)
 
 
@@ -226,7 +226,7 @@ def finetune(
     hidden: int | None = None,
     precision: Precision | None = None,
     set: Sequence[str] | Mapping[str, Any] = (),
-    checkpoint_every: int = finetuning.CHECKPOINT_EVERY,
+    checkpoint_every: int = finetuner.CHECKPOINT_EVERY,
     out: Place | None = None,
     callbacks: Sequence[Callback] = (),
     quiet: bool = False,
@@ -260,10 +260,10 @@ def finetune(
     )
     made = make_finetuning(options)
     folder = Path(out) if out is not None else Path("runs") / folder_name("finetune", made.env, made.method)
-    needs = finetuning.check_memory(made)
+    needs = finetuner.check_memory(made)
     open_folder(made.config(), folder)
     with told(quiet):
-        ended(finetuning.run_finetuning(made, folder, needs, checkpoint_every, callbacks, raises=True))
+        ended(finetuner.run_finetuning(made, folder, needs, checkpoint_every, callbacks, raises=True))
     return Finetuned(folder, made)
 
 

@@ -258,7 +258,7 @@ def no_array_stands_twice_in_a_state(objective: Any) -> None:
 
 def snapshots_can_be_read_again(objective: Any) -> None:
     """A state is a NamedTuple of arrays; what it has under `opt` is Adam's, and begins anew."""
-    from becl.experiments.pretraining import with_optimizers, without_optimizers
+    from becl.experiments.snapshots import with_optimizers, without_optimizers
     from becl.runs.folder import load_arrays, named_arrays, save_arrays
 
     objective = small(objective)

@@ -88,7 +88,8 @@ def check_workers(count: int | None) -> None:
 
 
 def _run_study(study: Any, out: Path, workers: int | None, demo: bool) -> int:
-    from becl.experiments.maze_study import note_seeds, unfinished, write_summary
+    from becl.experiments.maze_results import write_summary
+    from becl.experiments.maze_study import note_seeds, unfinished
     from becl.experiments.workers import execute
     from becl.views.maze_report import draw, print_table
 
@@ -129,7 +130,7 @@ What you see: each colour is a skill, learned without any reward; trajectories s
 
 
 def pretrain_command(command: PretrainCommand) -> int:
-    from becl.experiments.pretraining import check_memory, describe, run_pretraining
+    from becl.experiments.pretrainer import check_memory, describe, run_pretraining
     from becl.runs.folder import folder_name, open_folder
 
     made = pretraining_of(command)
@@ -164,7 +165,7 @@ def check_interval(steps: int) -> None:
 
 
 def finetune_command(command: FinetuneCommand) -> int:
-    from becl.experiments.finetuning import check_memory, describe, run_finetuning
+    from becl.experiments.finetuner import check_memory, describe, run_finetuning
     from becl.runs.folder import folder_name, open_folder
 
     made = finetuning_of(command)
@@ -223,16 +224,18 @@ def resume_run(folder: Path, options: dict[str, Any]) -> int:
     from becl.runs.folder import read_config, same_settings
 
     if read_config(folder).get("command") == "pretrain":
-        from becl.experiments import pretraining
+        from becl.experiments import pretrainer
+        from becl.experiments.pretraining import load_pretraining
 
-        made = pretraining.load_pretraining(folder)
-        same_settings(made.config(), folder)
-        return pretraining.run_pretraining(made, folder, pretraining.check_memory(made), **options)
-    from becl.experiments import finetuning
+        pretraining = load_pretraining(folder)
+        same_settings(pretraining.config(), folder)
+        return pretrainer.run_pretraining(pretraining, folder, pretrainer.check_memory(pretraining), **options)
+    from becl.experiments import finetuner
+    from becl.experiments.finetuning import load_finetuning
 
-    tuned = finetuning.load_finetuning(folder)
-    same_settings(tuned.config(), folder)
-    return finetuning.run_finetuning(tuned, folder, finetuning.check_memory(tuned), **options)
+    finetuning = load_finetuning(folder)
+    same_settings(finetuning.config(), folder)
+    return finetuner.run_finetuning(finetuning, folder, finetuner.check_memory(finetuning), **options)
 
 
 @dataclass(frozen=True)

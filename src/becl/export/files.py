@@ -148,7 +148,8 @@ def is_tuned(folder: Path) -> bool:
 def pretrained(command: ExportCommand) -> Policy:
     import jax
 
-    from becl.experiments.pretraining import learner_shapes, load_pretraining, snapshot_path, without_optimizers
+    from becl.experiments.pretraining import load_pretraining
+    from becl.experiments.snapshots import learner_shapes, snapshot_path, without_optimizers
     from becl.runs.folder import load_arrays
 
     made = load_pretraining(command.run)
@@ -166,7 +167,8 @@ def pretrained(command: ExportCommand) -> Policy:
 
 
 def finetuned(command: ExportCommand) -> Policy:
-    from becl.experiments.finetuning import Lane, load_policies, load_policy, policy_path
+    from becl.experiments.lanes import Lane
+    from becl.experiments.policies import load_policies, load_policy, policy_path
 
     made = load_policies(command.run, command.snapshot)
     seed = choose_seed(command.run, made.seeds, command.seed)

@@ -98,7 +98,7 @@ def kept_bytes(run: Any) -> int:
     """Of the networks of one run."""
     import jax
 
-    from becl.experiments.pretraining import without_optimizers
+    from becl.experiments.snapshots import without_optimizers
 
     state, _ = jax.eval_shape(run.init, jax.random.key(0))
     networks = without_optimizers({"learner": state.learner, "objective": state.objective})
@@ -112,7 +112,7 @@ PAPER_HOURS = {"pretrain": 18.0, "finetune": 0.5}
 
 def describe(plan: Plan, out: Path, device: Device) -> Iterator[str]:
     """Lines of a dry run."""
-    from becl.experiments.pretraining import size
+    from becl.experiments.memory import size
 
     training = [job for job in plan.jobs if not job.last]
     for job in plan.jobs:

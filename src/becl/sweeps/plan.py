@@ -333,7 +333,7 @@ def together(cell: Cell, device: Device, group: int | None) -> int:
 
 @functools.cache
 def run_memory(run: Any) -> int:
-    from becl.experiments.pretraining import memory
+    from becl.experiments.memory import memory
 
     return memory(run, 1).total
 

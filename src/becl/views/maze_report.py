@@ -11,7 +11,8 @@ import numpy as np
 
 from becl.envs.maze import Geometry
 from becl.errors import UserError
-from becl.experiments.maze_study import Study, finished, seed_path
+from becl.experiments.maze_results import finished
+from becl.experiments.maze_study import Study, seed_path
 
 COLUMNS = {
     "mutual_information": "I(S;Z)",

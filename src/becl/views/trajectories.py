@@ -61,7 +61,7 @@ def trajectories_command(command: TrajectoriesCommand) -> int:
 def draw(look: "Look", out: Path, episodes: int) -> int:
     """Plays, draws and writes."""
     from becl.commands.all import check_writable
-    from becl.experiments.pretraining import load_snapshot
+    from becl.experiments.snapshots import load_snapshot
     from becl.measure.skills import rollout
     from becl.runs.progress import progress
     from becl.views import figures
