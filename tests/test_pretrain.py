@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import dataclasses
 import json
 import os
 import re
@@ -323,6 +324,20 @@ def test_snapshots_are_kept_on_the_way(tmp_path, monkeypatch):
 
 
 # --- Configurations as JSON -------------------------------------------------------------------------------------------
+
+
+def test_settings_may_have_their_types_already():
+    text = ["batch=16", "temperature=0.2", "learner.normalize=true", "skill_interval=none", "network.hidden=8,8"]
+    typed = {"batch": 16, "temperature": 0.2, "learner.normalize": True, "skill_interval": None}
+    typed |= {"network.hidden": (8, 8)}
+    asked = PretrainOptions("square_a", "becl", set=typed, objective_obs=(1,))
+    assert make_pretraining(asked) == make_pretraining(dataclasses.replace(asked, set=text, objective_obs="1"))
+    for setting in ({"batch": 1.5}, {"envs": 2}, {"nonsense": 1}, {"batch": -1}, {"temperature": float("nan")}):
+        with pytest.raises(UserError, match=next(iter(setting))):
+            make_pretraining(dataclasses.replace(asked, set=setting))
+    for numbers in ((), (-1,), (2,)):
+        with pytest.raises(UserError, match="--objective-obs"):
+            make_pretraining(dataclasses.replace(asked, objective_obs=numbers))
 
 
 @pytest.mark.parametrize("method", METHODS)
