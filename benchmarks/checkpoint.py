@@ -20,20 +20,16 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from becl.experiments.pretraining import (
-    CHECKPOINT_EVERY,
-    Pretraining,
-    device_name,
-    make_envs,
-    make_pretraining,
-    seed_keys,
-    size,
-)
+from becl.experiments.environments import make_envs
+from becl.experiments.memory import size
+from becl.experiments.pretrainer import CHECKPOINT_EVERY
+from becl.experiments.pretraining import Pretraining, make_pretraining, seed_keys
 from becl.learning.offpolicy import RunState
 from becl.learning.training import train
 from becl.measure.coverage import Coverage, grid_of
 from becl.options import PretrainOptions
 from becl.runs.log import Log
+from becl.runs.provenance import device_name
 from becl.runs.recording import Recorder
 
 SMALL = ("batch=64", "replay.capacity=100000", "random_steps=1000")

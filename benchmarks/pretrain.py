@@ -21,11 +21,13 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from becl.experiments.pretraining import Pretraining, device_name, make_pretraining, seed_keys, time_loop, trial_of
+from becl.experiments.pretraining import Pretraining, make_pretraining, seed_keys
+from becl.experiments.trial import time_loop, trial_of
 from becl.learning.offpolicy import Outcome
 from becl.learning.programs import programs, usable_devices
 from becl.objectives import METHODS
 from becl.options import PretrainOptions
+from becl.runs.provenance import device_name
 
 SMALL = ("batch=128", "replay.capacity=20000")
 REPEATS = 5

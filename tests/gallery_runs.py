@@ -7,8 +7,10 @@ import jax
 import numpy as np
 import pytest
 
-from becl.experiments.finetuning import make_finetuning, save_policies
-from becl.experiments.pretraining import make_pretraining, save_snapshots, seed_keys
+from becl.experiments.finetuning import make_finetuning
+from becl.experiments.policies import save_policies
+from becl.experiments.pretraining import make_pretraining, seed_keys
+from becl.experiments.snapshots import save_snapshots
 from becl.options import FinetuneOptions, PretrainOptions
 from becl.runs.folder import open_folder
 
@@ -22,7 +24,7 @@ def make_run(
     seeds: Sequence[int] = (0,),
 ) -> Path:
     made = make_pretraining(
-        PretrainOptions(env, method, seeds, 5000, skills=skills, envs=2, hidden=8, set=["batch=16"])
+        PretrainOptions(env, method, tuple(seeds), 5000, skills=skills, envs=2, hidden=8, set=["batch=16"])
     )
     open_folder(made.config(), folder)
     state, _ = jax.eval_shape(lambda keys: jax.vmap(made.run.init)(keys), seed_keys(made.seeds))

@@ -17,7 +17,7 @@ from gymnasium.spaces import Box, Dict
 import becl
 from becl.commands.cli import main
 from becl.envs import external as foreign
-from becl.experiments.pretraining import load_snapshot, snapshot_path
+from becl.experiments.snapshots import load_snapshot, snapshot_path
 from becl.export.files import load_policy
 from becl.export.policy import fold, numpy_policy
 

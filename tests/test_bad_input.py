@@ -15,9 +15,10 @@ import tyro
 
 from becl.commands import filmstrip, finetune, gallery, maze, pretrain, report, theory, trajectories, video
 from becl.commands.cli import HELP, main
-from becl.experiments import evaluation, finetuning, pretraining
+from becl.experiments import evaluation, finetuner, pretrainer
 from becl.experiments.maze_study import make_run
-from becl.experiments.pretraining import make_pretraining, save_snapshots, seed_keys
+from becl.experiments.pretraining import make_pretraining, seed_keys
+from becl.experiments.snapshots import save_snapshots
 from becl.objectives import METHODS
 from becl.options import OPTIONS, PretrainOptions
 from becl.runs.folder import open_folder
@@ -136,10 +137,10 @@ def _no_work(monkeypatch):
     for module, name in (
         (maze, "run_study"),
         (pretrain, "run_pretraining"),
-        (pretraining, "run_pretraining"),
-        (pretraining, "time_loop"),
+        (pretrainer, "run_pretraining"),
+        (pretrainer, "time_loop"),
         (finetune, "run_finetuning"),
-        (finetuning, "run_finetuning"),
+        (finetuner, "run_finetuning"),
         (evaluation, "evaluate"),
         (gallery, "serve"),
         (gallery, "write_page"),

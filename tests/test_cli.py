@@ -173,7 +173,7 @@ def test_a_dead_worker_is_reported_and_the_rest_goes_on(tmp_path, monkeypatch, c
     (site / "sitecustomize.py").write_text(
         "import builtins, os, sys\n"
         "if os.environ.get('BECL_KILL') and 'spawn_main' in ' '.join(sys.orig_argv):\n"
-        "    import becl.experiments.maze_study as study\n"
+        "    import becl.experiments.maze_trainer as study\n"
         "    train = study.train_seeds\n"
         "    def dying(s, label, *rest):\n"
         "        if label == os.environ['BECL_KILL']: os._exit(137)\n"

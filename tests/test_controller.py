@@ -13,8 +13,10 @@ import pytest
 from becl.envs.simulations import Step
 from becl.envs.spec import EnvSpec
 from becl.errors import UserError
-from becl.experiments.finetuning import Finetuning, finetune
-from becl.experiments.pretraining import Pretraining, save_snapshots, seed_keys
+from becl.experiments.finetuner import finetune
+from becl.experiments.finetuning import Finetuning
+from becl.experiments.pretraining import Pretraining, seed_keys
+from becl.experiments.snapshots import save_snapshots
 from becl.learning.choice import Held
 from becl.learning.controller import Controller, Stretches
 from becl.learning.ddpg import DDPG, Actor

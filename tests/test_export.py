@@ -25,15 +25,12 @@ from becl.commands.cli import main
 from becl.commands.export import run
 from becl.commands.parse import parse_options
 from becl.errors import UserError
-from becl.experiments.finetuning import lane_keys, load_learners, make_finetuning, prepared, save_policies
-from becl.experiments.pretraining import (
-    load_pretraining,
-    load_snapshot,
-    make_pretraining,
-    save_snapshots,
-    seed_keys,
-    snapshot_path,
-)
+from becl.experiments.evaluation import write
+from becl.experiments.finetuning import lane_keys, make_finetuning
+from becl.experiments.policies import save_policies
+from becl.experiments.pretraining import load_pretraining, make_pretraining, seed_keys
+from becl.experiments.snapshots import load_snapshot, save_snapshots, snapshot_path
+from becl.experiments.transfer import load_learners, prepared
 from becl.export import files, write
 from becl.export.files import FORMATS, load_policy
 from becl.export.policy import numpy_policy

@@ -24,31 +24,15 @@ from becl.commands.cli import main
 from becl.envs.simulations import Step
 from becl.envs.spec import EnvSpec
 from becl.envs.walker import Walker
-from becl.experiments import finetuning as finetune_file
-from becl.experiments.finetuning import (
-    FINAL_SEED,
-    TRANSFERS,
-    Finetuning,
-    environments_of,
-    finetune,
-    held_skills,
-    lane_keys,
-    load_learners,
-    load_policy,
-    make_finetuning,
-    prepared,
-    resolve_choice,
-)
-from becl.experiments.pretraining import (
-    Failed,
-    Pretraining,
-    load_snapshot,
-    make_pretraining,
-    save_snapshots,
-    seed_keys,
-    snapshot_path,
-    spec_classes,
-)
+from becl.errors import Failed
+from becl.experiments import finetuner as finetune_file
+from becl.experiments.finetuner import FINAL_SEED, finetune
+from becl.experiments.finetuning import TRANSFERS, Finetuning, lane_keys, make_finetuning, resolve_choice
+from becl.experiments.lanes import environments_of
+from becl.experiments.policies import load_policy
+from becl.experiments.pretraining import Pretraining, make_pretraining, seed_keys, spec_classes
+from becl.experiments.snapshots import load_snapshot, save_snapshots, snapshot_path
+from becl.experiments.transfer import held_skills, load_learners, prepared
 from becl.learning.choice import BestFirst, Held, Regress
 from becl.learning.controller import Controller
 from becl.learning.ddpg import DDPG, Actor
@@ -63,6 +47,7 @@ from becl.objectives.diayn import DIAYN
 from becl.objectives.extrinsic import Extrinsic
 from becl.objectives.registry import FINETUNE_SKILLS
 from becl.options import FinetuneOptions, PretrainOptions
+from becl.runs import session as session_file
 from becl.runs.arrays import named_arrays
 from becl.runs.folder import open_folder
 from becl.runs.progress import Progress
@@ -751,7 +736,7 @@ class Pressing(Progress):
 def test_an_interrupted_command_keeps_its_scores_and_begins_again(finished, becl, tmp_path, monkeypatch, capsys):
     out = tmp_path / "run"
     with monkeypatch.context() as patched:
-        patched.setattr(finetune_file, "progress", lambda *_: contextlib.nullcontext(Pressing(out)))
+        patched.setattr(session_file, "progress", lambda *_: contextlib.nullcontext(Pressing(out)))
         assert main(command(becl, "--out", str(out))) == 130
     assert "the same command" in capsys.readouterr().out
     assert not (out / "result.json").exists()

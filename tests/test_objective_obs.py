@@ -11,7 +11,8 @@ import pytest
 from becl.envs import DOMAINS, make
 from becl.envs.spec import EnvSpec
 from becl.errors import UserError
-from becl.experiments.pretraining import choose_numbers, make_pretraining, parts_of
+from becl.experiments.environments import choose_numbers, parts_of
+from becl.experiments.pretraining import make_pretraining
 from becl.learning.offpolicy import OffPolicy
 from becl.learning.replay import Transitions
 from becl.objectives import METHODS

@@ -30,6 +30,7 @@ from becl.objectives.extrinsic import Extrinsic
 from becl.objectives.particles import RunningScale, init_scale, nearest_distances, particle_reward, update_scale
 from becl.objectives.proto import ProtoRL
 from becl.objectives.smm import SMM
+from becl.options import PretrainOptions
 from becl.skills import OneHot
 from becl.specs import from_dict, to_dict
 from becl.testing import ENV, make_batch, small
@@ -184,12 +185,12 @@ def test_widths_are_found_by_their_type(objective):
 
 def test_the_command_sets_the_widths_of_a_thirteenth_method(monkeypatch):
     monkeypatch.setitem(METHODS, "thirteenth", Method(Thirteenth(), "competence", "a toy", finetune_skill="random"))
-    run = make_pretraining("square_a", "thirteenth", hidden=9).run
+    run = make_pretraining(PretrainOptions("square_a", "thirteenth", hidden=9)).run
     assert dict(hidden_widths(run.objective)) == {"tower.deep.hidden": (9, 9), "tail": (9,)}
     with pytest.raises(UserError, match=r"tower\.deep\.hidden 0: must be greater than 0"):
-        make_pretraining("square_a", "thirteenth", settings=("tower.deep.hidden=8,0",))
+        make_pretraining(PretrainOptions("square_a", "thirteenth", set=("tower.deep.hidden=8,0",)))
     with pytest.raises(UserError, match="tail 0: must be greater than 0"):
-        make_pretraining("square_a", "thirteenth", settings=("tail=0",))
+        make_pretraining(PretrainOptions("square_a", "thirteenth", set=("tail=0",)))
 
 
 # --- BeCL -------------------------------------------------------------------------------------------------------------

@@ -26,7 +26,9 @@ from becl.errors import UserError
 from becl.experiments import workers as execute
 from becl.experiments.finetuning import make_finetuning
 from becl.experiments.maze_study import make_run, make_study
-from becl.experiments.pretraining import load_pretraining, make_pretraining, pretrain, save_snapshots, seed_keys
+from becl.experiments.pretrainer import pretrain
+from becl.experiments.pretraining import load_pretraining, make_pretraining, seed_keys
+from becl.experiments.snapshots import save_snapshots
 from becl.learning.programs import programs
 from becl.nn.adam import Adam
 from becl.nn.networks import Network

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import dataclasses
 import json
 import os
 import re
@@ -21,27 +22,22 @@ import safetensors.numpy
 
 from becl.commands.cli import main
 from becl.envs.simulations import Step
-from becl.errors import UserError
+from becl.errors import Failed, UserError
 from becl.experiments import pretraining as pretrain_file
-from becl.experiments.pretraining import (
-    Failed,
-    check_memory,
-    load_pretraining,
-    load_snapshot,
-    make_envs,
-    make_pretraining,
-    memory,
-    pretrain,
-    seed_keys,
-    snapshot_path,
-    without_optimizers,
-)
+from becl.experiments.environments import make_envs
+from becl.experiments import memory as memory_file
+from becl.experiments.memory import memory
+from becl.experiments.pretrainer import check_memory, pretrain
+from becl.experiments.pretraining import load_pretraining, make_pretraining, seed_keys
+from becl.experiments.snapshots import load_snapshot, snapshot_path
 from becl.learning.offpolicy import Activity
 from becl.learning.programs import programs
 from becl.learning.training import train
 from becl.measure.coverage import Coverage, grid_of
+from becl.nn.adam import without_optimizers
 from becl.objectives import METHODS, Method
 from becl.options import PretrainOptions
+from becl.runs import session as session_file
 from becl.runs.arrays import load_arrays, named_arrays, save_arrays
 from becl.runs.folder import open_folder
 from becl.runs.log import Log
@@ -334,6 +330,20 @@ def test_snapshots_are_kept_on_the_way(tmp_path, monkeypatch):
 # --- Configurations as JSON -------------------------------------------------------------------------------------------
 
 
+def test_settings_may_have_their_types_already():
+    text = ["batch=16", "temperature=0.2", "learner.normalize=true", "skill_interval=none", "network.hidden=8,8"]
+    typed = {"batch": 16, "temperature": 0.2, "learner.normalize": True, "skill_interval": None}
+    typed |= {"network.hidden": (8, 8)}
+    asked = PretrainOptions("square_a", "becl", set=typed, objective_obs=(1,))
+    assert make_pretraining(asked) == make_pretraining(dataclasses.replace(asked, set=text, objective_obs="1"))
+    for setting in ({"batch": 1.5}, {"envs": 2}, {"nonsense": 1}, {"batch": -1}, {"temperature": float("nan")}):
+        with pytest.raises(UserError, match=next(iter(setting))):
+            make_pretraining(dataclasses.replace(asked, set=setting))
+    for numbers in ((), (-1,), (2,)):
+        with pytest.raises(UserError, match="--objective-obs"):
+            make_pretraining(dataclasses.replace(asked, objective_obs=numbers))
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_a_folder_gives_back_its_run(method, tmp_path):
     plain = make_pretraining(PretrainOptions("walker", method))
@@ -442,7 +452,7 @@ def test_bad_input_is_one_line_exit_2_and_nothing_written(args, wrong, allowed, 
 
 def test_a_replay_that_does_not_fit_is_refused_with_a_way_out(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(pretrain_file, "available_memory", lambda: 500_000_000)
+    monkeypatch.setattr(memory_file, "available_memory", lambda: 500_000_000)
     args = ["pretrain", "walker", "--method", "diayn", "--seeds", "2", "--hidden", "64"]
     assert main(args) == 2
     error = capsys.readouterr().err
@@ -457,7 +467,7 @@ def test_a_replay_that_does_not_fit_is_refused_with_a_way_out(tmp_path, monkeypa
     made = make_pretraining(PretrainOptions("walker", "diayn", (0, 1), hidden=64, set=[advice]))
     assert check_memory(made)
     assert memory(made.run, len(made.seeds)).total > 0.8 * 500_000_000
-    monkeypatch.setattr(pretrain_file, "available_memory", lambda: 1_000_000)
+    monkeypatch.setattr(memory_file, "available_memory", lambda: 1_000_000)
     assert main(args) == 2
     assert "fewer seeds" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
@@ -590,7 +600,7 @@ def test_an_interrupted_command_goes_on(finished, tmp_path, monkeypatch, capsys)
         yield Watching(100, lambda: signal.raise_signal(signal.SIGINT))
 
     with monkeypatch.context() as patched:
-        patched.setattr(pretrain_file, "progress", pressing)
+        patched.setattr(session_file, "progress", pressing)
         assert main([*COMMAND, "--out", str(out)]) == 130
     assert f"the same command, or becl resume {out}, goes on" in capsys.readouterr().out
     assert not (out / "result.json").exists()
@@ -605,7 +615,7 @@ def test_a_second_ctrl_c_ends_the_command_at_once(tmp_path, monkeypatch, capsys)
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(pretrain_file, "progress", lambda *_: contextlib.nullcontext(Watching(100, press)))
+    monkeypatch.setattr(session_file, "progress", lambda *_: contextlib.nullcontext(Watching(100, press)))
     assert main([*COMMAND, "--out", str(tmp_path / "run")]) == 130
     assert capsys.readouterr().err == "becl: stopped\n"
     assert not (tmp_path / "run" / "seed-3").exists()
@@ -677,7 +687,12 @@ import jax, numpy as np
 jax.config.update("jax_disable_most_optimizations", True)
 from becl.learning import programs, training
 from becl.options import PretrainOptions
-from becl.experiments.pretraining import make_envs, make_pretraining, seed_keys
+from becl.experiments.environments import make_envs
+from becl.experiments.pretraining import make_pretraining, seed_keys
+from becl.learning import offpolicy
+from becl.options import PretrainOptions
+from becl.experiments.environments import make_envs
+from becl.experiments.pretraining import make_pretraining, seed_keys
 
 assert [programs.usable_devices(seeds) for seeds in (1, 2, 3, 4, 5, 6, 8)] == [1, 2, 3, 4, 1, 3, 4]
 settings = ["batch=16", "replay.capacity=400", "random_steps=20"]

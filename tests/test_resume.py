@@ -32,15 +32,21 @@ from becl.commands.cli import main
 from becl.envs.maze_batch import MazeBatch
 from becl.envs.walker import Walker
 from becl.errors import UserError
-from becl.experiments import finetuning as finetune_file
-from becl.experiments import maze_study as study_file
+from becl.experiments import finetuner as finetune_file
+from becl.experiments import maze_results as results_file
+from becl.experiments import maze_trainer as study_file
 from becl.experiments import pretraining as pretrain_file
-from becl.experiments.finetuning import Finetuning, finetune, make_finetuning
-from becl.experiments.maze_study import Study, load_study, make_study, train_seeds
-from becl.experiments.pretraining import Pretraining, make_pretraining, pretrain, save_snapshots, seed_keys
+from becl.experiments.finetuner import finetune
+from becl.experiments.finetuning import Finetuning, make_finetuning
+from becl.experiments.maze_study import Study, load_study, make_study
+from becl.experiments.maze_trainer import train_seeds
+from becl.experiments.pretrainer import pretrain
+from becl.experiments.pretraining import Pretraining, make_pretraining, seed_keys
+from becl.experiments.snapshots import save_snapshots
 from becl.objectives import METHODS
 from becl.options import FinetuneOptions, MazeOptions, PretrainOptions
 from becl.runs import checkpoint as checkpoint_file
+from becl.runs import session as session_file
 from becl.runs.checkpoint import Checkpoints
 from becl.runs.events import EventWriter
 from becl.runs.folder import open_folder
@@ -290,7 +296,7 @@ def test_a_signal_between_two_looks_is_no_reason_to_lose_anything(whole, tmp_pat
         yield pressed
 
     with monkeypatch.context() as patched:
-        patched.setattr(pretrain_file, "interrupts", late)
+        patched.setattr(session_file, "interrupts", late)
         assert pretrain(made, out) is False
     assert Checkpoints(out / "checkpoint", made.config()).steps()
     assert pretrain(made, out)
@@ -398,7 +404,7 @@ def maze_study(cycles: int = 20) -> Study:
 def test_a_maze_study_goes_on(seeds, tmp_path, monkeypatch):
     monkeypatch.setattr(study_file, "CHECKPOINT_CYCLES", 4)
     monkeypatch.setattr(study_file, "CHUNK", 2)
-    monkeypatch.setattr(study_file, "REPEATS", 1)
+    monkeypatch.setattr(results_file, "REPEATS", 1)
     study = maze_study()
     one, other = (opened(study, tmp_path / name) for name in ("whole", "stopped"))
     train_seeds(study, "becl", seeds, one)
@@ -625,14 +631,14 @@ def test_resume_of_finetuning_and_of_a_study(sources, tmp_path, monkeypatch, cap
     assert (out / "result.json").exists()
     for name in ("CHECKPOINT_CYCLES", "CHUNK"):
         monkeypatch.setattr(study_file, name, 2)
-    monkeypatch.setattr(study_file, "REPEATS", 1)
+    monkeypatch.setattr(results_file, "REPEATS", 1)
     study = maze_study(6)
     out = opened(study, tmp_path / "study")
     assert main(["resume", str(out)]) == 2
     assert "seeds.json" in capsys.readouterr().err
     (out / "seeds.json").write_text("[0]")
     with monkeypatch.context() as patched:
-        patched.setattr(study_file, "_keep", lambda *_: signal.raise_signal(signal.SIGINT))
+        patched.setattr(study_file, "keep", lambda *_: signal.raise_signal(signal.SIGINT))
         assert main(["resume", str(out), "--workers", "1"]) == 130
     assert f"becl resume {out}, goes on" in capsys.readouterr().out
     assert Checkpoints(out / "becl" / "seed-0.checkpoint", {}).steps() == [2, 4]
@@ -761,7 +767,7 @@ def test_a_study_is_one_process_s(tmp_path, capsys):
 
 
 def commanded(monkeypatch, at: int, act: Callable[[], Any]) -> None:
-    monkeypatch.setattr(pretrain_file, "progress", lambda *_: contextlib.nullcontext(Stopping(LANES * at, act)))
+    monkeypatch.setattr(session_file, "progress", lambda *_: contextlib.nullcontext(Stopping(LANES * at, act)))
 
 
 def test_a_folder_that_is_removed_ends_the_run(tmp_path, monkeypatch, capsys):
@@ -821,7 +827,7 @@ def test_a_disk_too_small_for_metrics_ends_the_run_and_leaves_the_checkpoint(who
 
 
 def test_a_study_on_a_full_disk_ends_with_a_line(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(study_file, "REPEATS", 1)
+    monkeypatch.setattr(results_file, "REPEATS", 1)
     study = maze_study(1)
     out = opened(study, tmp_path / "study")
     (out / "seeds.json").write_text("[0]")
@@ -835,7 +841,7 @@ def test_a_study_on_a_full_disk_ends_with_a_line(tmp_path, monkeypatch, capsys):
 
 def poison(monkeypatch, at: int, place: Callable[[Any], Any]) -> None:
     """A state of the second seed that is not a number from a step on."""
-    train = pretrain_file.train
+    train = session_file.train
 
     def poisoned(*args: Any, **options: Any) -> Iterator[Any]:
         for now in train(*args, **options):
@@ -844,7 +850,7 @@ def poison(monkeypatch, at: int, place: Callable[[Any], Any]) -> None:
                 continue
             yield now._replace(loop=now.loop._replace(state=place(now.loop.state)))
 
-    monkeypatch.setattr(pretrain_file, "train", poisoned)
+    monkeypatch.setattr(session_file, "train", poisoned)
 
 
 def test_numbers_that_are_none_are_never_saved(tmp_path, whole, monkeypatch, capsys):

@@ -16,7 +16,8 @@ from becl.envs.maze_batch import MazeBatch
 from becl.errors import UserError
 from becl.experiments import evaluation as command_file
 from becl.experiments.evaluation import command_line, resolve
-from becl.experiments.pretraining import make_pretraining, seed_keys, snapshot_path
+from becl.experiments.pretraining import make_pretraining, seed_keys
+from becl.experiments.snapshots import snapshot_path
 from becl.learning.ddpg import DDPG
 from becl.measure.coverage import grid_of
 from becl.measure.skills import (

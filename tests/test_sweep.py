@@ -31,7 +31,8 @@ from becl.envs.walker import Walker
 from becl.errors import UserError
 from becl.experiments.finetuning import make_finetuning
 from becl.experiments.maze_study import make_study
-from becl.experiments.pretraining import make_pretraining, memory
+from becl.experiments.memory import memory
+from becl.experiments.pretraining import make_pretraining
 from becl.learning import programs
 from becl.options import OPTIONS, FinetuneOptions, PretrainOptions
 from becl.runs.lock import locked
@@ -400,7 +401,7 @@ def assert_consistent(plan: Plan, device: Device, group: int | None) -> None:
         if job.stage in ("pretrain", "finetune"):
             runs = len(job.seeds) * max(len(job.tasks), 1)
             assert job.runs == runs
-            assert runs <= group if group else runs == 1 or runs * each(plan.cells[job.cell].made.run) <= device.memory
+            assert runs <= group if group else runs == 1 or runs * each(plan.cells[job.cell].planned.run) <= device.memory
     report = plan.jobs[-1]
     assert {*report.needs} == {job.name for job in plan.jobs if job.stage in ("pretrain", "finetune")}
 
@@ -447,7 +448,7 @@ steps = 5000
 set = ["random_steps=100"]
 """
     cells = planned(text).cells
-    pretrained, scratch = (cells[f"finetune/walker-{method}"].made.run for method in ("rnd", "ddpg"))
+    pretrained, scratch = (cells[f"finetune/walker-{method}"].planned.run for method in ("rnd", "ddpg"))
     for name in ("batch", "envs", "precision", "random_steps", "replay", "learner", "steps_per_update"):
         assert getattr(pretrained, name) == getattr(scratch, name), name
     assert (scratch.batch, scratch.random_steps, scratch.replay.gamma) == (32, 100, 0.9)

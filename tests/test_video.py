@@ -165,7 +165,7 @@ class TestTrajectories:
         assert {path.stem for path in (run / "gallery").iterdir()} == {"trajectories", "coverage"}
 
     def test_features_are_those_of_the_objective(self, square):  # noqa: F811
-        from becl.experiments.pretraining import load_snapshot
+        from becl.experiments.snapshots import load_snapshot
         from becl.measure.skills import rollout
 
         look = look_at(square)

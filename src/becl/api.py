@@ -30,9 +30,9 @@ from becl.commands import sweep as sweep_command
 from becl.envs.external import hand_over, is_foreign, make_foreign
 from becl.errors import Failed, UserError
 from becl.experiments.evaluation import Evaluation, measure
-from becl.experiments.finetuning import CHECKPOINT_EVERY as FINETUNING_CHECKPOINTS
+from becl.experiments.finetuner import CHECKPOINT_EVERY as FINETUNING_CHECKPOINTS
 from becl.experiments.finetuning import Finetuning, Transfer, load_finetuning, make_finetuning
-from becl.experiments.pretraining import CHECKPOINT_EVERY as PRETRAINING_CHECKPOINTS
+from becl.experiments.pretrainer import CHECKPOINT_EVERY as PRETRAINING_CHECKPOINTS
 from becl.experiments.pretraining import Pretraining, load_pretraining, make_pretraining
 from becl.export.find import Policy, find_policy
 from becl.export.policy import Skill, fold

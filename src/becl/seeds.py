@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Sequence
+from typing import Any
 
 from becl.errors import UserError
 
@@ -24,7 +25,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     return checked(seeds, text)
 
 
-def to_seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
+def to_seeds(seeds: Any) -> tuple[int, ...]:
     """The seeds that a Python caller means: a count, or the numbers themselves."""
     try:
         if isinstance(seeds, str):

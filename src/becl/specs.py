@@ -124,21 +124,21 @@ def parse(path: str, value: Any, hint: Any) -> Any:
         return value
     if origin in (tuple, collections.abc.Sequence):
         if not isinstance(value, str | tuple | list):
-            raise UserError(f"{path}={shown(value)}: expected a list")
+            raise UserError(f"{path}={to_text(value)}: expected a list")
         items = value if text is None else [item for item in text.split(",") if item]
         return tuple(parse(path, item, args[0]) for item in items)
     if hint is bool:
-        if shown(value).lower() not in ("true", "false"):
-            raise UserError(f"{path}={shown(value)}: expected true or false")
-        return shown(value).lower() == "true"
+        if to_text(value).lower() not in ("true", "false"):
+            raise UserError(f"{path}={to_text(value)}: expected true or false")
+        return to_text(value).lower() == "true"
     if text is None and not fits(value, hint):
-        raise UserError(f"{path}={shown(value)}: expected {KINDS.get(hint, hint)}")
+        raise UserError(f"{path}={to_text(value)}: expected {KINDS.get(hint, hint)}")
     try:
         number = hint(value)
     except (TypeError, ValueError):
         raise UserError(f"{path}={text}: expected {KINDS.get(hint, hint)}") from None
     if hint is int and abs(number) >= 2**31:
-        raise UserError(f"{path}={shown(value)}: must be below 2^31")
+        raise UserError(f"{path}={to_text(value)}: must be below 2^31")
     return number
 
 
@@ -156,10 +156,10 @@ def fits(value: Any, kind: type) -> bool:
     return isinstance(value, wider) and not isinstance(value, bool)
 
 
-def shown(value: Any) -> str:
+def to_text(value: Any) -> str:
     """A value as `PATH=VALUE` has it, nothing of it lost."""
     if isinstance(value, tuple | list):
-        return ",".join(map(shown, value))
+        return ",".join(map(to_text, value))
     if isinstance(value, float):
         short = f"{value:g}"
         return short if float(short) == value else repr(value)

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from becl.commands.pretrain import check_interval, loggers
-from becl.experiments.finetuning import Finetuning, check_memory, describe, make_finetuning, run_finetuning
+from becl.experiments.finetuner import check_memory, describe, run_finetuning
+from becl.experiments.finetuning import Finetuning, make_finetuning
 from becl.options import FinetuneOptions
 from becl.runs.callbacks import Callback
 from becl.runs.folder import folder_name, open_folder

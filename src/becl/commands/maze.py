@@ -4,7 +4,8 @@ import sys
 from pathlib import Path
 
 from becl.errors import UserError
-from becl.experiments.maze_study import Study, make_study, note_seeds, unfinished, write_summary
+from becl.experiments.maze_results import write_summary
+from becl.experiments.maze_study import Study, make_study, note_seeds, unfinished
 from becl.experiments.workers import execute
 from becl.options import MazeOptions
 from becl.runs.folder import open_folder

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from becl.errors import UserError
-from becl.experiments.pretraining import Pretraining, check_memory, describe, make_pretraining, run_pretraining
+from becl.experiments.pretrainer import check_memory, describe, run_pretraining
+from becl.experiments.pretraining import Pretraining, make_pretraining
 from becl.options import PretrainOptions
 from becl.runs.callbacks import Callback, Wandb
 from becl.runs.folder import folder_name, open_folder

@@ -5,8 +5,12 @@ from typing import Any
 
 from becl.commands.maze import check_workers, run_study
 from becl.commands.pretrain import check_interval, loggers
-from becl.experiments import finetuning, pretraining
+from becl.experiments.finetuner import check_memory as check_finetuning_memory
+from becl.experiments.finetuner import run_finetuning
+from becl.experiments.finetuning import load_finetuning
 from becl.experiments.maze_study import load_study
+from becl.experiments.pretrainer import check_memory, run_pretraining
+from becl.experiments.pretraining import load_pretraining
 from becl.objectives import METHODS
 from becl.options import ResumeOptions
 from becl.plugins import without_plugins
@@ -28,9 +32,9 @@ def run(options: ResumeOptions) -> int:
 def go_on(folder: Path, changed: dict[str, Any]) -> int:
     """Goes on with a pretraining or finetuning run; `changed` is what may be different from when it began."""
     if read_config(folder).get("command") == "pretrain":
-        pretrained = pretraining.load_pretraining(folder)
+        pretrained = load_pretraining(folder)
         same_settings(pretrained.config(), folder)
-        return pretraining.run_pretraining(pretrained, folder, pretraining.check_memory(pretrained), **changed)
-    finetuned = finetuning.load_finetuning(folder)
+        return run_pretraining(pretrained, folder, check_memory(pretrained), **changed)
+    finetuned = load_finetuning(folder)
     same_settings(finetuned.config(), folder)
-    return finetuning.run_finetuning(finetuned, folder, finetuning.check_memory(finetuned), **changed)
+    return run_finetuning(finetuned, folder, check_finetuning_memory(finetuned), **changed)

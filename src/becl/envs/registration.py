@@ -28,8 +28,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from jaxtyping import Bool, Float, Float32, Int, UInt8
 
-from becl.envs import DOMAINS, Simulations, make, names
+from becl.envs import DOMAINS, make, names
 from becl.envs.domain import check_mujoco
+from becl.envs.simulations import Simulations
 from becl.errors import UserError, unknown
 
 if TYPE_CHECKING:

@@ -174,7 +174,7 @@ def _listed(numbers: Sequence[int]) -> str:
 
 def evaluate(request: Request) -> Evaluation:
     """Rolls out and measures one seed after another."""
-    from becl.experiments.pretraining import load_snapshot, snapshot_path
+    from becl.experiments.snapshots import load_snapshot, snapshot_path
     from becl.measure.skills import per_skill, rollout, sets_of, summary, zero_shot
     from becl.runs.progress import progress
 

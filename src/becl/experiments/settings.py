@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from becl.errors import UserError
-from becl.specs import override, shown
+from becl.specs import override, to_text
 
 Run = TypeVar("Run")
 
@@ -17,7 +17,7 @@ class Setting(NamedTuple):
     value: Any
 
     def __str__(self) -> str:
-        return f"{self.path}={shown(self.value)}"
+        return f"{self.path}={to_text(self.value)}"
 
     @property
     def first(self) -> str:

@@ -21,7 +21,8 @@ from typing import Any
 from becl import plugins
 from becl.cores import available_cores
 from becl.errors import brief
-from becl.experiments.maze_study import Study, train_seeds, unfinished
+from becl.experiments.maze_study import Study, unfinished
+from becl.experiments.maze_trainer import train_seeds
 from becl.runs.progress import Progress, progress
 
 ONE_THREAD = {
@@ -42,13 +43,13 @@ def execute(study: Study, out: Path, workers: int | None = None) -> list[str]:
     on_cpu = _on_cpu()
     cores = available_cores()
     workers = workers or len(cores)
-    with progress(len(jobs) * study.cycles, "cycles") as shown:
+    with progress(len(jobs) * study.cycles, "cycles") as bar:
         # Also for a single job that is left: threads change the order of sums, and a resumed run must not notice.
         if on_cpu and workers > 1 and not plugins.only_here(run.objective for run in study.runs.values()):
-            return _execute_processes(study, jobs, out, cores, workers, shown)
+            return _execute_processes(study, jobs, out, cores, workers, bar)
         together = {label: [seed for job, seed in jobs if job == label] for label, _ in jobs}
         groups = [(label, [seed]) for label, seed in jobs] if on_cpu else list(together.items())
-        return _execute_here(study, groups, out, shown)
+        return _execute_here(study, groups, out, bar)
 
 
 def _on_cpu() -> bool:
@@ -57,18 +58,18 @@ def _on_cpu() -> bool:
     return jax.default_backend() == "cpu"
 
 
-def _execute_here(study: Study, groups: list[tuple[str, list[int]]], out: Path, shown: Progress) -> list[str]:
+def _execute_here(study: Study, groups: list[tuple[str, list[int]]], out: Path, bar: Progress) -> list[str]:
     """One group of seeds after another in this process, the seeds of a group vmapped."""
     failures = []
     for label, seeds in groups:
         for seed in seeds:
-            shown.begin(label, seed)
+            bar.begin(label, seed)
         try:
-            train_seeds(study, label, seeds, out, functools.partial(shown.advance, seeds=len(seeds)))
+            train_seeds(study, label, seeds, out, functools.partial(bar.advance, seeds=len(seeds)))
         except Exception as error:  # Reported at the end; other runs go on.
             failures.append(f"{label} seeds {', '.join(map(str, seeds))}: {brief(error)}")
         for seed in seeds:
-            shown.end(label, seed)
+            bar.end(label, seed)
     return failures
 
 
@@ -81,7 +82,7 @@ class _Worker:
     alive: bool = True
 
 
-def _execute_processes(study, jobs, out, cores, workers, shown) -> list[str]:
+def _execute_processes(study, jobs, out, cores, workers, bar) -> list[str]:
     context = multiprocessing.get_context("spawn")
     waiting, failures, team = list(jobs), [], []
     # Pinning pays when every core has its worker; otherwise the system places them better than we would.
@@ -99,14 +100,14 @@ def _execute_processes(study, jobs, out, cores, workers, shown) -> list[str]:
             team.append(_Worker(process, here))
     try:
         for worker in team:
-            _give(worker, waiting, team, shown)
+            _give(worker, waiting, team, bar)
         while any(worker.job for worker in team):
             for pipe in multiprocessing.connection.wait([worker.pipe for worker in team if worker.job], timeout=1.0):
                 worker = next(worker for worker in team if worker.pipe is pipe)
-                failures += _hear(worker, shown)
+                failures += _hear(worker, bar)
                 if worker.job is None:
-                    _give(worker, waiting, team, shown)
-            shown.tick()
+                    _give(worker, waiting, team, bar)
+            bar.tick()
         if waiting:
             failures += [f"{label} seed {seed}: not started, no worker was left" for label, seed in waiting]
     finally:
@@ -117,7 +118,7 @@ def _execute_processes(study, jobs, out, cores, workers, shown) -> list[str]:
     return failures
 
 
-def _hear(worker: _Worker, shown: Progress) -> list[str]:
+def _hear(worker: _Worker, bar: Progress) -> list[str]:
     """Takes one message of a worker; a closed pipe means the process died."""
     assert worker.job is not None
     label, seed = worker.job
@@ -126,18 +127,18 @@ def _hear(worker: _Worker, shown: Progress) -> list[str]:
     except (EOFError, OSError):
         worker.process.join(5)
         worker.job, worker.alive = None, False
-        shown.end(label, seed)
+        bar.end(label, seed)
         code = worker.process.exitcode
         return [f"{label} seed {seed}: its process ended with exit code {code} (out of memory, or what it says above)"]
     if kind == "cycles":
-        shown.advance(value)
+        bar.advance(value)
         return []
     worker.job = None
-    shown.end(label, seed)
+    bar.end(label, seed)
     return [] if kind == "done" else [f"{label} seed {seed}: {value}"]
 
 
-def _give(worker: _Worker, waiting: list[tuple[str, int]], team: list[_Worker], shown: Progress) -> None:
+def _give(worker: _Worker, waiting: list[tuple[str, int]], team: list[_Worker], bar: Progress) -> None:
     """Hands out the next job: one the worker has compiled for, else one fewest others are busy with."""
     if not waiting or not worker.alive:
         return
@@ -150,7 +151,7 @@ def _give(worker: _Worker, waiting: list[tuple[str, int]], team: list[_Worker], 
         return
     waiting.remove(job)
     worker.job, worker.label = job, job[0]
-    shown.begin(*job)
+    bar.begin(*job)
 
 
 @contextlib.contextmanager

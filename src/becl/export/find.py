@@ -11,12 +11,15 @@ from becl.envs import maze
 from becl.envs.external import is_foreign
 from becl.errors import UserError, unknown
 from becl.experiments.evaluation import choose_seed, choose_snapshot
-from becl.experiments.finetuning import Lane, load_policies, load_policy, policy_path
-from becl.experiments.pretraining import learner_shapes, load_pretraining, snapshot_path, without_optimizers
+from becl.experiments.lanes import Lane
+from becl.experiments.policies import load_policies, load_policy, policy_path
+from becl.experiments.pretraining import load_pretraining
+from becl.experiments.snapshots import learner_shapes, snapshot_path
 from becl.invocation import own_version
 from becl.learning.ddpg import Actor
 from becl.learning.offpolicy import OffPolicy
 from becl.measure.skills import DRAWS, skills_of
+from becl.nn.adam import without_optimizers
 from becl.runs.arrays import load_arrays, named_arrays
 from becl.runs.folder import read_config
 from becl.skills import Cube, NoSkill, OneHot, SkillSpace

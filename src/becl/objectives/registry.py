@@ -221,7 +221,7 @@ def kinds_of(spec: Any) -> Iterator[type]:
 # --- What a method must be --------------------------------------------------------------------------------------------
 
 RESERVED = {
-    "Adam": "becl.nn.networks",
+    "Adam": "becl.nn.adam",
     "BestFirst": "becl.learning.choice",
     "Controller": "becl.learning.controller",
     "Cube": "becl.skills",

@@ -2,8 +2,11 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
+
+from becl.errors import UserError
 
 Row = dict[str, Any]
 
@@ -35,8 +38,6 @@ class Wandb(Callback):
     """Logs to Weights & Biases: one run of theirs a folder, all seeds in it. Needs the extra `becl[wandb]`."""
 
     def __init__(self, project: str):
-        from becl.errors import UserError
-
         try:
             import wandb  # type: ignore[import-not-found]
         except ImportError:
@@ -44,8 +45,6 @@ class Wandb(Callback):
         self.project, self._wandb, self._run = project, wandb, None
 
     def on_start(self, folder: Path, config: dict[str, Any]) -> None:
-        from hashlib import sha256
-
         # The same folder goes on in the same run.
         name = sha256(str(folder.resolve()).encode()).hexdigest()[:12]
         self._run = self._wandb.init(
@@ -80,8 +79,8 @@ class Wandb(Callback):
         self._run.log(values)
 
 
-class Told:
-    """What callbacks were told of a run so far."""
+class Listeners:
+    """The callbacks of a run, told of what is new."""
 
     def __init__(self, callbacks: Sequence[Callback]):
         self.finished = False
@@ -105,13 +104,13 @@ class Told:
 
 
 @contextlib.contextmanager
-def listeners(callbacks: Sequence[Callback], folder: Path, config: dict[str, Any]) -> Iterator[Told]:
+def listening(callbacks: Sequence[Callback], folder: Path, config: dict[str, Any]) -> Iterator[Listeners]:
     """Tells of the beginning, and of the end whatever it is."""
-    told = Told(callbacks)
+    listeners = Listeners(callbacks)
     for callback in callbacks:
         callback.on_start(folder, config)
     try:
-        yield told
+        yield listeners
     finally:
         for callback in callbacks:
-            callback.on_end(told.finished)
+            callback.on_end(listeners.finished)

@@ -74,9 +74,9 @@ class Progress:
     def line(self) -> str:
         rate = self.rate
         left = max(self.total - self.done, 0) / rate if rate else float("inf")
-        shown = ", ".join(self.running[:4]) + (", …" if len(self.running) > 4 else "")
+        running = ", ".join(self.running[:4]) + (", …" if len(self.running) > 4 else "")
         done = f"{self.done:,} of {self.total:,} {self.unit} ({100 * self.done / self.total:.0f} %)"
-        parts = (done, f"{rate:.1f}/s" if rate < 100 else f"{rate:,.0f}/s", f"left {clock(left)}", self.note, shown)
+        parts = (done, f"{rate:.1f}/s" if rate < 100 else f"{rate:,.0f}/s", f"left {clock(left)}", self.note, running)
         return " · ".join(part for part in parts if part)
 
 
@@ -98,16 +98,16 @@ def progress(total: int, unit: str) -> Iterator[Progress]:
     """Progress on standard error."""
     with contextlib.ExitStack() as stack:
         if not sys.stderr.isatty():
-            shown = Progress(total, unit, lambda line: print(line, file=sys.stderr, flush=True), 15.0)
+            bar = Progress(total, unit, lambda line: print(line, file=sys.stderr, flush=True), 15.0)
         else:
             from rich.console import Console
             from rich.live import Live
 
             live = stack.enter_context(Live(console=Console(stderr=True), refresh_per_second=4, transient=True))
-            shown = Progress(total, unit, lambda line: live.update(line), 0.25)
+            bar = Progress(total, unit, lambda line: live.update(line), 0.25)
         if _watch is not None:
-            _watch(shown)
-        yield shown
+            _watch(bar)
+        yield bar
 
 
 _watch: Callable[[Progress], None] | None = None

@@ -1,7 +1,7 @@
-"""How a run of the off-policy loop is put into checkpoints and taken out of them."""
+"""Checkpoints of the off-policy loop: how a run is put into one and taken out of it."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +37,15 @@ def fitting(source: Path) -> Iterator[None]:
         raise
     except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError):
         raise UserError(f"{source} does not fit this run; remove it to begin again") from None
+
+
+def grouped(arrays: dict[str, np.ndarray], names: Sequence[str]) -> dict[str, dict[str, np.ndarray]]:
+    """Arrays by the first word of their names."""
+    groups: dict[str, dict[str, np.ndarray]] = {name: {} for name in names}
+    for name, array in arrays.items():
+        group, _, rest = name.partition(".")
+        groups.setdefault(group, {})[rest] = array
+    return groups
 
 
 class Restored(NamedTuple):
@@ -81,10 +90,7 @@ class Recorder:
             return self._restore(found, shapes)
 
     def _restore(self, found: Checkpoint, shapes: dict[str, Any]) -> Restored:
-        groups: dict[str, dict[str, np.ndarray]] = {"loop": {}, "envs": {}, "log": {}, "extra": {}}
-        for name, array in found.arrays.items():
-            group, _, rest = name.partition(".")
-            groups.setdefault(group, {})[rest] = array
+        groups = grouped(found.arrays, ("loop", "envs", "log", "extra"))
         folder = self._checkpoints.folder
         loop = place_arrays(groups["loop"], _bare(shapes), folder)
         obs = self._environments.reset()

@@ -112,7 +112,7 @@ PAPER_HOURS = {"pretrain": 18.0, "finetune": 0.5}
 
 def describe(plan: Plan, out: Path, device: Device) -> Iterator[str]:
     """Lines of a dry run."""
-    from becl.experiments.pretraining import size
+    from becl.experiments.memory import size
 
     training = [job for job in plan.jobs if not job.last]
     for job in plan.jobs:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from becl.errors import UserError, unknown
 from becl.options import OPTIONS
 from becl.seeds import parse_seeds, to_seeds
-from becl.specs import shown
+from becl.specs import to_text
 
 STAGES = ("pretrain", "finetune", "maze")
 TOP = ("name", "out", "jobs", *STAGES)
@@ -174,7 +174,7 @@ class Block:
             else:
                 options[name] = value
             if varies:
-                label.append(f"{name.rpartition('.')[2]}-{shown(value)}")
+                label.append(f"{name.rpartition('.')[2]}-{to_text(value)}")
         return Variant("-".join(label), options)
 
     @functools.cached_property
@@ -200,8 +200,8 @@ def to_words(options: Mapping[str, Any]) -> list[str]:
             words.append(flag if value else flag.replace("--", "--no-", 1))
         else:
             if isinstance(value, dict):
-                value = [f"{path}={shown(one)}" for path, one in value.items()]
-            words += [flag, *(value if isinstance(value, list) else [shown(value)])]
+                value = [f"{path}={to_text(one)}" for path, one in value.items()]
+            words += [flag, *(value if isinstance(value, list) else [to_text(value)])]
     return words
 
 

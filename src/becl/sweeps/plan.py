@@ -19,7 +19,8 @@ from becl.envs.external import is_foreign
 from becl.errors import UserError, unknown
 from becl.experiments.finetuning import make_finetuning
 from becl.experiments.maze_study import make_study
-from becl.experiments.pretraining import make_pretraining, memory
+from becl.experiments.memory import memory
+from becl.experiments.pretraining import make_pretraining
 from becl.experiments.settings import settings_of
 from becl.learning.offpolicy import OffPolicy
 from becl.options import FinetuneOptions, MazeOptions, PretrainOptions, ReportOptions, fill

@@ -120,7 +120,7 @@ def device_here() -> Device:
     """What this process computes on."""
     import jax
 
-    from becl.experiments.pretraining import available_memory
+    from becl.experiments.memory import available_memory
 
     one = jax.local_devices()[0]
     return Device(one.device_kind, available_memory(), one.platform != "cpu")

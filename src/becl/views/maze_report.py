@@ -10,7 +10,8 @@ import numpy as np
 
 from becl.envs.maze import Geometry
 from becl.errors import UserError
-from becl.experiments.maze_study import Study, finished, seed_path
+from becl.experiments.maze_results import finished
+from becl.experiments.maze_study import Study, seed_path
 from becl.terminal import console, table
 from becl.views.figures.curves import learning_curves
 from becl.views.figures.information import SeedScore, estimates, tradeoff

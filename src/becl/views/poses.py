@@ -23,8 +23,11 @@ from becl.envs.registration import RobotEnv
 from becl.envs.simulations import Simulations
 from becl.errors import UserError
 from becl.experiments.evaluation import choose_seed, choose_skills, choose_snapshot
-from becl.experiments.finetuning import Finetuning, Lane, load_policies, load_policy
-from becl.experiments.pretraining import Pretraining, load_pretraining, load_snapshot, snapshot_path
+from becl.experiments.finetuning import Finetuning
+from becl.experiments.lanes import Lane
+from becl.experiments.policies import load_policies, load_policy
+from becl.experiments.pretraining import Pretraining, load_pretraining
+from becl.experiments.snapshots import load_snapshot, snapshot_path
 from becl.measure.skills import STARTS, Policy, Watched, play
 from becl.runs.folder import read_config
 from becl.runs.log import lane_name

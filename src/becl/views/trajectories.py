@@ -26,7 +26,7 @@ STATES = 40  # Of an episode, evenly spaced, whose features are drawn.
 
 def draw(look: "Look", out: Path, episodes: int) -> int:
     """Plays, draws and writes."""
-    from becl.experiments.pretraining import load_snapshot
+    from becl.experiments.snapshots import load_snapshot
     from becl.measure.skills import rollout
     from becl.runs.folder import check_writable
     from becl.runs.progress import progress

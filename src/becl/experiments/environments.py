@@ -1,0 +1,63 @@
+"""Environments by name: what they look like, and copies of them shared by seeds."""
+
+from collections.abc import Mapping, Sequence
+
+import gymnasium
+
+from becl import envs
+from becl.envs import maze
+from becl.envs.external import foreign_parts, foreign_spec, is_foreign, make_foreign
+from becl.envs.maze_batch import MazeBatch
+from becl.envs.spec import EnvSpec
+from becl.errors import UserError, unknown
+from becl.learning.protocols import Restorable
+
+
+def spec_of(env: str) -> EnvSpec:
+    if is_foreign(env):
+        return foreign_spec(env)
+    if env in maze.names():
+        return maze.Maze(env).spec
+    if env not in envs.DOMAINS and env not in envs.names():
+        if "/" in env or env in gymnasium.registry:
+            raise UserError(f"unknown environment {env!r}: Gymnasium's are named gym:ID; did you mean 'gym:{env}'?")
+        raise unknown("environment", env, [*envs.DOMAINS, *envs.names(), *maze.names()])
+    return envs.spec_of(env)
+
+
+def parts_of(env: str) -> Mapping[str, slice]:
+    """Named parts of an observation."""
+    if is_foreign(env):
+        return foreign_parts(env)
+    return {"x": slice(0, 1), "y": slice(1, 2)} if env in maze.names() else envs.DOMAINS[env.partition("_")[0]].parts
+
+
+def choose_numbers(given: str | Sequence[int], parts: Mapping[str, slice], count: int) -> tuple[int, ...]:
+    """Numbers of an observation: given as they are, or as `0:2`, `0,3,7` or names of parts, several with commas."""
+    chosen: list[int] = []
+    for word in given.split(",") if isinstance(given, str) else []:
+        word = word.strip()
+        low, colon, high = word.partition(":")
+        if word in parts:
+            chosen += range(parts[word].start, parts[word].stop)
+        elif word.isdecimal():
+            chosen.append(int(word))
+        elif colon and all(not end or end.isdecimal() for end in (low, high)):
+            chosen += range(int(low or 0), int(high or count))
+        else:
+            raise unknown("part of the observation", word, [*parts, f"numbers 0 to {count - 1}", "ranges such as 0:2"])
+    if not isinstance(given, str):
+        chosen = list(given)
+    if not chosen or min(chosen) < 0 or max(chosen) >= count:
+        text = given if isinstance(given, str) else ",".join(map(str, given))
+        raise UserError(f"--objective-obs {text}: an observation has numbers 0 to {count - 1}")
+    return tuple(dict.fromkeys(chosen))
+
+
+def make_envs(env: str, count: int, seeds: Sequence[int]) -> Restorable:
+    """Environments shared equally by seeds."""
+    if is_foreign(env):
+        return make_foreign(env, count, list(seeds))
+    if env in maze.names():
+        return MazeBatch(maze.Maze(env), count, list(seeds))
+    return envs.make(env, count, list(seeds))

@@ -1,0 +1,179 @@
+"""Runs a finetuning: what a session does with it, and what the command says."""
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from becl.envs.external import is_foreign
+from becl.experiments import memory
+from becl.experiments.environments import make_envs
+from becl.experiments.finetuning import Finetuning, lane_keys
+from becl.experiments.judge import Judge
+from becl.experiments.lanes import MakeEnvironments, environments_of
+from becl.experiments.policies import save_policies
+from becl.experiments.scores import Scores, final_scores, print_scores
+from becl.experiments.snapshots import smaller_steps
+from becl.experiments.transfer import load_learners, prepared
+from becl.learning.controller import Controller, Stretches
+from becl.learning.offpolicy import RunState
+from becl.learning.protocols import Restorable
+from becl.measure.coverage import Coverage
+from becl.options import FinetuneOptions
+from becl.runs.callbacks import Callback
+from becl.runs.folder import to_csv, write_text
+from becl.runs.log import lane_name, short
+from becl.runs.progress import Progress, clock, counted, say
+from becl.runs.recording import Restored
+from becl.runs.session import Kept, Session, run_command
+
+CHECKPOINT_EVERY = FinetuneOptions.checkpoint_every
+# Simulations for evaluation begin elsewhere than those for training, and those for the final score elsewhere again: at
+# the same starts for every method.
+EVALUATION_SEED = 2**32
+FINAL_SEED = 2**33
+FOREIGN_AT_ONCE = 10  # Copies of an environment, a lane, that the final episodes are played in.
+
+
+class Finetuner:
+    """A finetuning as a session runs it: a judge evaluates beside the training, and in the end."""
+
+    coverage: Coverage | None = None
+
+    def __init__(self, finetuning: Finetuning, out: Path, make: MakeEnvironments = make_envs):
+        self.finetuning, self.out, self._make = finetuning, out, make
+        self.run, self.keys = finetuning.run, lane_keys(finetuning)
+        self.labels: list[dict[str, Any]] = [lane.label for lane in finetuning.lanes]
+        self.steps, self.unit, self.log_every = finetuning.steps, finetuning.unit, finetuning.eval_every
+        self.result: dict[str, Any] = {"lanes": len(self.labels)}
+        self._pretrained = load_learners(finetuning) if finetuning.snapshot is not None else None
+        self._scores = Scores(finetuning, out)
+        self._due = finetuning.eval_every
+
+    def config(self) -> dict[str, Any]:
+        return self.finetuning.config()
+
+    def open(self, stack: contextlib.ExitStack) -> Restorable:
+        environments = stack.enter_context(contextlib.closing(self._surroundings(self.run.envs)))
+        testing = self._surroundings(self.finetuning.eval_episodes, EVALUATION_SEED)
+        self._judge = stack.enter_context(contextlib.closing(Judge(self.finetuning, testing, self.keys)))
+        return environments
+
+    def restore(self, session: Session, found: Restored) -> None:
+        self._due = int(found.about["due"])
+        self._scores.resume(found.about["scores"])
+        self._judge.set_state(found.extra, self.out / "checkpoint")
+
+    def prepare(self, state: RunState) -> RunState:
+        state = prepared(self.finetuning, state, self._pretrained)
+        self._judge.submit(0, state)
+        return state
+
+    def note(self) -> str:
+        return self._scores.note
+
+    def after_step(self, session: Session) -> None:
+        assert session.state is not None
+        while self._due <= session.step and self._due < self.steps:
+            self._judge.submit(self._due, session.state)
+            self._due += self.finetuning.eval_every
+        self._collect(session)
+
+    def checkpoint(self, session: Session) -> Kept:
+        self._collect(session, wait=True)
+        return self._judge.get_state(), {"due": self._due, "scores": self._scores.rows}
+
+    def interrupted(self, session: Session) -> None:
+        pass
+
+    def finish(self, session: Session) -> bool:
+        finetuning, state = self.finetuning, session.state
+        assert state is not None
+        if self.steps > 0 and not self._scores.complete:
+            self._judge.submit(self.steps, state)
+        self._collect(session, wait=True)
+        session.bar.note = f"{finetuning.final_episodes} final episodes"
+        session.bar.tick()
+        at_once = finetuning.final_episodes
+        if is_foreign(finetuning.env):
+            at_once = min(at_once, FOREIGN_AT_ONCE)
+        finals = final_scores(finetuning, state, self._surroundings(at_once, FINAL_SEED), self.keys, session.stopping)
+        if finals is None:
+            session.save()
+            return False
+        session.listeners.final(self.steps, finals)
+        write_text(self.out / "final.csv", to_csv([{k: short(v) for k, v in row.items()} for row in finals]))
+        save_policies(finetuning, self.out, state)
+        return True
+
+    def failure(self, step: int, what: str, lanes: Sequence[int]) -> str:
+        names = ", ".join(lane_name(self.labels[i]) for i in lanes)
+        return f"{names}: {what} is not a number after {step:,} steps; {smaller_steps(self.run)}"
+
+    def _surroundings(self, each: int, offset: int = 0) -> Restorable:
+        """`each` environments a lane; for a controller those in which a step is a stretch of a skill."""
+        finetuning = self.finetuning
+        found = environments_of(finetuning.lanes, each, self._make, offset)
+        if not isinstance(self.run.learner, Controller):
+            return found
+        assert self._pretrained is not None
+        assert finetuning.pretraining is not None
+        learner: Any = finetuning.pretraining.run.learner
+        return Stretches(found, learner, self._pretrained[0].actor, self.run.env.action_dim, self.run.learner.interval)
+
+    def _collect(self, session: Session, wait: bool = False) -> None:
+        """Writes what evaluations have found meanwhile, or waits for all of them."""
+        for step, skills, returns in self._judge.finished(wait):
+            session.listeners.score(step, self._scores.add(step, skills, returns))
+
+
+def finetune(
+    finetuning: Finetuning,
+    out: Path,
+    bar: Progress | None = None,
+    make: MakeEnvironments = make_envs,
+    checkpoint_every: int = CHECKPOINT_EVERY,
+    say: Callable[[str], None] = lambda line: None,
+    callbacks: Sequence[Callback] = (),
+) -> bool:
+    """Trains into an opened folder, from its last checkpoint on; True when finished, False when interrupted."""
+    return Session(Finetuner(finetuning, out, make), out, checkpoint_every, bar, say, callbacks).run()
+
+
+def check_memory(finetuning: Finetuning) -> str:
+    """How much a run needs, in a line; refuses one that cannot fit."""
+    return memory.check_memory(finetuning.run, len(finetuning.lanes), "lanes")
+
+
+def describe(finetuning: Finetuning) -> Iterator[str]:
+    """Lines of a dry run."""
+    yield json.dumps(finetuning.config(), indent=1)
+    parts = [counted(len(finetuning.tasks), "task"), counted(len(finetuning.seeds), "seed")]
+    parts += [counted(finetuning.run.objective.skills.dim, "skill")] if finetuning.skill == "each" else []
+    yield f"{counted(len(finetuning.lanes), 'lane')}: {' × '.join(parts)}"
+    yield "memory: " + check_memory(finetuning)
+
+
+def run_finetuning(
+    finetuning: Finetuning,
+    out: Path,
+    needs: str,
+    checkpoint_every: int = CHECKPOINT_EVERY,
+    callbacks: Sequence[Callback] = (),
+    raises: bool = False,
+) -> int:
+    """The command: says what it does, trains, and gives an exit code; `raises` as in pretraining."""
+    lanes, steps = len(finetuning.lanes), finetuning.steps
+    runs = f"{counted(lanes, 'lane')} × {steps:,} steps"
+
+    def train(bar: Progress) -> bool:
+        return finetune(finetuning, out, bar, checkpoint_every=checkpoint_every, say=say, callbacks=callbacks)
+
+    def show(result: dict[str, Any]) -> None:
+        print_scores(finetuning, out)
+        speed = f"{result['steps_per_second']:,.0f} steps/s, {clock(result['seconds'])}"
+        print(f"{speed} · scores.csv and policies in {out}/")
+
+    heading = f"{finetuning.method} on {', '.join(finetuning.tasks)} · {runs} · {out}/\nmemory: {needs}"
+    return run_command(out, heading, max(steps * lanes, 1), train, show, raises)

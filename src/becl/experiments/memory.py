@@ -1,0 +1,62 @@
+"""The memory that a run needs, told before it begins."""
+
+import os
+from typing import NamedTuple
+
+import jax
+
+from becl.errors import UserError
+from becl.learning.offpolicy import OffPolicy
+from becl.learning.programs import usable_devices
+from becl.runs.provenance import device_name
+
+
+class Memory(NamedTuple):
+    """Bytes that a run needs on its devices together."""
+
+    replay: int
+    networks: int
+    """With their optimisers' states."""
+    batches: int
+    """All batches of a step's updates, drawn at once."""
+
+    @property
+    def total(self) -> int:
+        return sum(self)
+
+
+def memory(run: OffPolicy, seeds: int) -> Memory:
+    state, _ = jax.eval_shape(run.init, jax.random.key(0))
+    learning = jax.tree.leaves((state.learner, state.objective))
+    replay = run.replay.bytes(run.env, run.objective.skills, run.envs)
+    transition = replay / (run.replay.capacity // run.envs * run.envs)
+    return Memory(
+        seeds * replay,
+        seeds * sum(leaf.size * leaf.dtype.itemsize for leaf in learning),
+        int(seeds * run.updates * run.fits_per_update * run.batch * transition),
+    )
+
+
+def available_memory() -> int:
+    """Bytes of one device."""
+    stats = jax.local_devices()[0].memory_stats() or {}
+    if "bytes_limit" in stats:
+        return stats["bytes_limit"]
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def check_memory(run: OffPolicy, seeds: int, name: str) -> str:
+    """How much seeds, or lanes, of a run need, in a line; refuses a run that cannot fit."""
+    need, devices = memory(run, seeds), usable_devices(seeds)
+    have = available_memory() * devices
+    line = f"replay {size(need.replay)} ({seeds} × {run.replay.capacity:,} transitions), networks "
+    line += f"{size(need.networks)}, batches {size(need.batches)}; {size(have)} on {device_name()}"
+    if need.total > have:
+        fit = int(run.replay.capacity * (have - need.total + need.replay) / need.replay * 0.9)
+        advice = f"--set replay.capacity={fit // 1000 * 1000} fits" if fit >= 10_000 else f"train fewer {name} together"
+        raise UserError(f"not enough memory: {line}; {advice}")
+    return line
+
+
+def size(number: int | float) -> str:
+    return f"{number / 1e9:.1f} GB" if number >= 1e8 else f"{number / 1e6:.1f} MB"

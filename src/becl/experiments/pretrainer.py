@@ -1,0 +1,134 @@
+"""Runs a pretraining: what a session does with it, and what the command says."""
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from becl.envs.external import is_foreign
+from becl.experiments import memory
+from becl.experiments.environments import make_envs
+from becl.experiments.pretraining import Pretraining, seed_keys
+from becl.experiments.snapshots import failure, save_snapshots
+from becl.experiments.trial import time_loop
+from becl.learning.offpolicy import RunState
+from becl.learning.protocols import Restorable
+from becl.measure.coverage import Coverage, grid_of
+from becl.options import PretrainOptions
+from becl.runs.callbacks import Callback
+from becl.runs.progress import Progress, clock, counted, say
+from becl.runs.recording import Restored
+from becl.runs.session import Kept, Session, run_command
+from becl.runs.troubles import Watch
+
+CHECKPOINT_EVERY = PretrainOptions.checkpoint_every
+
+
+class Pretrainer:
+    """A pretraining as a session runs it: coverage is measured, and snapshots are kept on the way."""
+
+    unit = 1
+
+    def __init__(self, pretraining: Pretraining, out: Path):
+        self.pretraining, self.out = pretraining, out
+        self.run, self.keys = pretraining.run, seed_keys(pretraining.seeds)
+        self.labels: list[dict[str, Any]] = [{"seed": seed} for seed in pretraining.seeds]
+        self.steps, self.log_every = pretraining.steps, pretraining.log_every
+        self.coverage = None if is_foreign(pretraining.env) else Coverage(grid_of(pretraining.env), len(self.labels))
+        self.result: dict[str, Any] = {}
+        self._due = pretraining.snapshots[:-1]
+        """Snapshots to come but for the last, which is of the end."""
+
+    def config(self) -> dict[str, Any]:
+        return self.pretraining.config()
+
+    def open(self, stack: contextlib.ExitStack) -> Restorable:
+        count = self.run.envs * len(self.labels)
+        environments = make_envs(self.pretraining.env, count, self.pretraining.seeds)
+        return stack.enter_context(contextlib.closing(environments))
+
+    def restore(self, session: Session, found: Restored) -> None:
+        self._due = [step for step in self._due if step > session.step]
+
+    def prepare(self, state: RunState) -> RunState:
+        return state
+
+    def note(self) -> str:
+        return ""
+
+    def after_step(self, session: Session) -> None:
+        if self._due and session.step >= self._due[0]:
+            self._save(session, self._due.pop(0))
+
+    def checkpoint(self, session: Session) -> Kept:
+        return {}, {}
+
+    def interrupted(self, session: Session) -> None:
+        self._save(session, session.step)
+
+    def finish(self, session: Session) -> bool:
+        self._save(session, self.steps)
+        return True
+
+    def failure(self, step: int, what: str, lanes: Sequence[int]) -> str:
+        return failure(self.pretraining, self.out, step, what, lanes)
+
+    def _save(self, session: Session, step: int) -> None:
+        assert session.state is not None
+        save_snapshots(self.pretraining, self.out, session.state, step)
+
+
+def pretrain(
+    pretraining: Pretraining,
+    out: Path,
+    bar: Progress | None = None,
+    checkpoint_every: int = CHECKPOINT_EVERY,
+    say: Callable[[str], None] = lambda line: None,
+    callbacks: Sequence[Callback] = (),
+) -> bool:
+    """Trains into an opened folder, from its last checkpoint on; True when finished, False when interrupted."""
+    experiment, callbacks = Pretrainer(pretraining, out), [Watch(say), *callbacks]
+    return Session(experiment, out, checkpoint_every, bar, say, callbacks).run()
+
+
+def check_memory(pretraining: Pretraining) -> str:
+    """How much a run needs, in a line; refuses one that cannot fit."""
+    return memory.check_memory(pretraining.run, len(pretraining.seeds), "seeds")
+
+
+def describe(pretraining: Pretraining) -> Iterator[str]:
+    """Lines of a dry run."""
+    yield json.dumps(pretraining.config(), indent=1)
+    yield "memory: " + check_memory(pretraining)
+    rate = time_loop(pretraining)
+    total = pretraining.steps * len(pretraining.seeds) / rate
+    yield f"time: about {clock(total)} at {rate:,.0f} environment steps/s (timed here, compiling not counted)"
+
+
+def run_pretraining(
+    pretraining: Pretraining,
+    out: Path,
+    needs: str,
+    checkpoint_every: int = CHECKPOINT_EVERY,
+    callbacks: Sequence[Callback] = (),
+    raises: bool = False,
+) -> int:
+    """The command: says what it does and what memory it `needs`, trains, and gives an exit code.
+
+    A run that cannot go on is an exit code too; or, with `raises`, the error.
+    """
+    seeds, steps = counted(len(pretraining.seeds), "seed"), pretraining.steps
+
+    def show(result: dict[str, Any]) -> None:
+        speed = f"{result['steps_per_second']:,.0f} steps/s, {clock(result['seconds'])}"
+        print(f"{speed} · metrics.csv and snapshots in {out}/")
+
+    return run_command(
+        out,
+        f"{pretraining.method} on {pretraining.env} · {seeds} × {steps:,} steps · {out}/\nmemory: {needs}",
+        steps * len(pretraining.seeds),
+        lambda bar: pretrain(pretraining, out, bar, checkpoint_every, say, callbacks),
+        show,
+        raises,
+    )

@@ -1,0 +1,114 @@
+"""Scores of a finetuning: what evaluations found, as rows of scores.csv and final.csv, and in short."""
+
+import contextlib
+import csv
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from becl.experiments.finetuning import Finetuning
+from becl.experiments.judge import Judge
+from becl.learning.offpolicy import RunState
+from becl.learning.protocols import Restorable
+from becl.runs.folder import to_csv, write_text
+from becl.runs.log import readable, short
+from becl.runs.progress import counted
+from becl.skills import OneHot
+from becl.terminal import console, table
+
+
+def score_rows(
+    finetuning: Finetuning, step: int, skills: np.ndarray, returns: Float[np.ndarray, "lanes episodes"]
+) -> list[dict[str, Any]]:
+    """What an evaluation found, a row a lane; `stderr` is the error of the evaluation itself."""
+    named = isinstance(finetuning.run.objective.skills, OneHot) and finetuning.skill != "resampled"
+    return [
+        {
+            "task": lane.task,
+            "seed": lane.seed,
+            "skill": int(np.argmax(skill)) if named else "",
+            "step": step,
+            "return": float(row.mean()),
+            "stderr": float(row.std(ddof=1) / len(row) ** 0.5) if len(row) > 1 else float("nan"),
+        }
+        for lane, skill, row in zip(finetuning.lanes, skills, returns, strict=True)
+    ]
+
+
+class Scores:
+    """scores.csv, a row an evaluation and lane."""
+
+    def __init__(self, finetuning: Finetuning, out: Path):
+        self._finetuning, self._path = finetuning, out / "scores.csv"
+        self.rows: list[dict[str, Any]] = []
+
+    def add(self, step: int, skills: np.ndarray, returns: Float[np.ndarray, "lanes episodes"]) -> list[dict[str, Any]]:
+        """Rows of an evaluation, written."""
+        newest = score_rows(self._finetuning, step, skills, returns)
+        self.rows += [{name: short(value) for name, value in row.items()} for row in newest]
+        write_text(self._path, to_csv(self.rows))
+        return newest
+
+    def resume(self, rows: list[dict[str, Any]]) -> None:
+        """Goes on after these rows; later ones are forgotten."""
+        self.rows = list(rows)
+        if rows:
+            write_text(self._path, to_csv(rows))
+
+    @property
+    def complete(self) -> bool:
+        """Whether the last step was evaluated."""
+        return bool(self.rows) and int(self.rows[-1]["step"]) == self._finetuning.steps
+
+    @property
+    def last(self) -> dict[str, list[float]]:
+        """Returns of the last evaluation by task."""
+        newest = self.rows[-len(self._finetuning.lanes) :]
+        return {task: [float(r["return"]) for r in newest if r["task"] == task] for task in self._finetuning.tasks}
+
+    @property
+    def note(self) -> str:
+        """The last evaluation, in a few words."""
+        newest = self.last.items()
+        return ", ".join(f"{task} {readable(float(np.mean(returns)))}" for task, returns in newest if returns)
+
+
+def final_scores(
+    finetuning: Finetuning, state: RunState, environments: Restorable, keys: jax.Array, interrupted: Callable[[], bool]
+) -> list[dict[str, Any]] | None:
+    """Rows of final.csv: each lane's mean return over many episodes, of the same starts whatever the method. None where
+    it was interrupted."""
+    with contextlib.closing(Judge(finetuning, environments, keys, jax.devices()[0])) as judge:
+        at_once = environments.num_envs // len(finetuning.lanes)
+        for _ in range(-(-finetuning.final_episodes // at_once)):
+            judge.submit(finetuning.steps, state)
+        while not judge.idle:
+            if interrupted():
+                return None
+            time.sleep(0.02)
+        rounds = list(judge.finished())
+    returns = np.concatenate([returns for _, _, returns in rounds], 1)[:, : finetuning.final_episodes]
+    rows = score_rows(finetuning, finetuning.steps, rounds[0][1], returns)
+    return [row | {"episodes": finetuning.final_episodes} for row in rows]
+
+
+def print_scores(finetuning: Finetuning, out: Path) -> None:
+    """The final scores: mean and standard error over seeds and skills."""
+    with (out / "final.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    lines = []
+    for task in finetuning.tasks:
+        found = np.array([float(row["return"]) for row in rows if row["task"] == task])
+        error = readable(float(found.std(ddof=1)) / len(found) ** 0.5) if len(found) > 1 else ""
+        mean, least, most = (readable(float(value)) for value in (found.mean(), found.min(), found.max()))
+        lines.append((task, mean, error, least, most, len(found)))
+    columns = ("task", "return", "standard error", "least", "most", "runs")
+    title = (
+        f"{finetuning.method} after {finetuning.steps:,} steps, {counted(finetuning.final_episodes, 'episode')} each"
+    )
+    console().print(table(title, columns, lines))
