@@ -205,7 +205,7 @@ def test_a_jitted_function_is_compiled_anew_for_another_precision():
     fine, coarse = computed("float32"), computed("bf16")
     assert 0 < far(coarse, fine) < 0.02
     np.testing.assert_array_equal(computed("float32"), fine)
-    assert jax.config.jax_default_matmul_precision is None
+    assert compute_dtype() == jnp.float32
 
 
 def test_an_update_among_others_is_the_same_update():

@@ -50,7 +50,7 @@ def fastest() -> Rounding:
 
 def compute_dtype() -> jnp.dtype:
     """The type of hidden layers in the precision that is set."""
-    coarse = jax.config.jax_default_matmul_precision == SETTINGS["bf16"]
+    coarse = jax.config.jax_default_matmul_precision == SETTINGS["bf16"]  # type: ignore[attr-defined]
     return jnp.dtype(jnp.bfloat16 if coarse else jnp.float32)
 
 
