@@ -25,7 +25,6 @@ from becl.commands.cli import main
 from becl.commands.export import run
 from becl.commands.parse import parse_options
 from becl.errors import UserError
-from becl.experiments.evaluation import write
 from becl.experiments.finetuning import lane_keys, make_finetuning
 from becl.experiments.policies import save_policies
 from becl.experiments.pretraining import load_pretraining, make_pretraining, seed_keys

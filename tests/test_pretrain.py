@@ -23,9 +23,9 @@ import safetensors.numpy
 from becl.commands.cli import main
 from becl.envs.simulations import Step
 from becl.errors import Failed, UserError
+from becl.experiments import memory as memory_file
 from becl.experiments import pretraining as pretrain_file
 from becl.experiments.environments import make_envs
-from becl.experiments import memory as memory_file
 from becl.experiments.memory import memory
 from becl.experiments.pretrainer import check_memory, pretrain
 from becl.experiments.pretraining import load_pretraining, make_pretraining, seed_keys

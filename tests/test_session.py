@@ -1,7 +1,6 @@
 """What a session decides and says, whatever it trains."""
 
 import json
-
 from typing import Any
 
 import pytest

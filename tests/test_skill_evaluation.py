@@ -371,7 +371,7 @@ def test_continuous_skills_are_numbered_draws(tmp_path):
     [
         ({"episodes": 0}, "--episodes 0: at least 1"),
         ({"snapshot": 150}, r"--snapshot 150: .* has 100, 200"),
-        ({"seeds": "3,4"}, r"no seed 4; it has 3, 7"),
+        ({"seeds": (3, 4)}, r"no seed 4; it has 3, 7"),
         ({"skills": (0, 4)}, "--skills 4: the run has skills 0 to 3"),
         ({"skills": (-1,)}, "--skills -1: the run has skills 0 to 3"),
         ({"skills": (1, 1)}, "1 given more than once"),
@@ -430,5 +430,5 @@ def test_ctrl_c_leaves_nothing_half_done(maze_run, tmp_path, monkeypatch):
 
 def test_the_command_can_be_typed_again():
     command = EvaluateOptions(Path("my run"), 100, ("walker_run",), 3, (1, 2), (0, 1), Path("out"))
-    line = "becl evaluate 'my run' --episodes 3 --snapshot 100 --task walker_run --skills 1 2 --seeds 2 --out out"
+    line = "becl evaluate 'my run' --episodes 3 --snapshot 100 --task walker_run --skills 1 2 --seeds 0:2 --out out"
     assert command_line(command) == line

@@ -153,9 +153,12 @@ BAD = {
     "domain": ('[pretrain]\ndomains = ["wlaker"] #!\n', "'wlaker': did you mean 'walker'?"),
     "no domain": ("[pretrain] #!\nsteps = 5000\n", "empty grid: domains = [...] is missing"),
     "method of the maze": ('[maze]\nmethods = ["diyan"] #!\n', "did you mean 'diayn'?"),
-    "study": ('[maze]\nseeds = 2\nstudy = "comparision" #!\n', "'comparison', 'estimates'"),
-    "value": (HEAD + 'steps = "many" #!\n', "'many'"),
-    "number": (HEAD + "seeds = 2\nsteps = 1.5 #!\n", "--steps"),
+    "study": (
+        '[maze]\nseeds = 2\nstudy = "comparision" #!\n',
+        "did you mean 'comparison'? allowed: comparison, estimates",
+    ),
+    "value": (HEAD + 'steps = "many" #!\n', "steps=many: expected a whole number"),
+    "number": (HEAD + "seeds = 2\nsteps = 1.5 #!\n", "steps=1.5: expected a whole number"),
     "value of second block": (TWO + "steps = 5 #!\n", "must be more than the 4,000 random steps"),
     "value of settings": (HEAD + '[pretrain.set]\nbatch = "x" #!\n', "batch"),
     "switch": (HEAD + "normalize_obs = 3 #!\n", "expected true or false"),
@@ -362,7 +365,8 @@ def check_same(plan: Plan, job: Job, typed: Any, out: Path) -> None:
         assert make_pretraining(options) == make_pretraining(typed)
     elif isinstance(typed, FinetuneOptions):
         source = plan.cells[job.cell].source
-        before = None if source is None else plan.cells[source].planned
+        seeds = typed.seeds or ()
+        before = None if source is None else dataclasses.replace(plan.cells[source].planned, seeds=seeds)
         assert make_finetuning(options, before) == make_finetuning(typed, before)
     elif job.stage == "maze":
         assert make_study(options) == make_study(typed)
@@ -401,7 +405,9 @@ def assert_consistent(plan: Plan, device: Device, group: int | None) -> None:
         if job.stage in ("pretrain", "finetune"):
             runs = len(job.seeds) * max(len(job.tasks), 1)
             assert job.runs == runs
-            assert runs <= group if group else runs == 1 or runs * each(plan.cells[job.cell].planned.run) <= device.memory
+            assert (
+                runs <= group if group else runs == 1 or runs * each(plan.cells[job.cell].planned.run) <= device.memory
+            )
     report = plan.jobs[-1]
     assert {*report.needs} == {job.name for job in plan.jobs if job.stage in ("pretrain", "finetune")}
 
