@@ -257,7 +257,7 @@ def test_an_option_takes_a_value_that_has_its_type_already(path, value, expected
         ("learner.entropy_weight", None, "expected a number"),
         ("learner.network.hidden", 32, "learner.network.hidden=32: expected a list"),
         ("balanced", 1, "balanced=1: expected true or false"),
-        ("learner.network.init", 3, "unknown value of learner.network.init '3'"),
+        ("learner.network.start", 3, "unknown value of learner.network.start '3'"),
     ],
 )
 def test_a_value_of_another_type_is_refused(path, value, wrong):

@@ -104,10 +104,10 @@ replay.capacity = 5000
     variants = block.variants()
     by_hand = {
         (normal, skills, temperature)
-        for normal, skills, temperature in itertools.product((True, False), (4, 8, 16), ("0.5", "0.123456789"))
+        for normal, skills, temperature in itertools.product((True, False), (4, 8, 16), (0.5, 0.123456789))
     }
     assert len(variants) == 12
-    assert {(one.options["normalize_obs"], one.options["skills"], one.options["set"][1][12:]) for one in variants} == {
+    assert {(one.options["normalize_obs"], one.options["skills"], one.options["set"]["temperature"]) for one in variants} == {
         *by_hand
     }
     assert all(one.options["envs"] == 2 and one.options["set"][0] == "replay.capacity=5000" for one in variants)

@@ -89,22 +89,25 @@ def check_numbers(spec: Any, path: str = "") -> None:
                 raise UserError(f"{here} {one:g}: must not be negative, and finite")
 
 
-def override(spec: Spec, path: str, value: Any) -> Spec:
-    """The spec with the option at a dotted path changed to a value, or to what a text stands for."""
+def override(spec: Spec, path: str, value: Any, above: str = "") -> Spec:
+    """The spec with the option at a dotted path changed to a value, or to what a text stands for.
+
+    `above` is the path of the spec itself, for messages.
+    """
     name, _, rest = path.partition(".")
     names = [field.name for field in dataclasses.fields(spec)]  # type: ignore[arg-type]
     if name not in names:
         raise unknown(f"option of {type(spec).__name__}", name, names)
-    before = getattr(spec, name)
+    before, here = getattr(spec, name), f"{above}{name}"
     if dataclasses.is_dataclass(before):
         if not rest:
             inner = ", ".join(f"{name}.{field.name}" for field in dataclasses.fields(before))
             raise UserError(f"option {name!r} is a group: choose one of {inner}")
-        return dataclasses.replace(spec, **{name: override(before, rest, value)})  # type: ignore[type-var]
+        return dataclasses.replace(spec, **{name: override(before, rest, value, f"{here}.")})  # type: ignore[type-var]
     if rest:
         raise UserError(f"option {name!r} of {type(spec).__name__} has no part {rest!r}")
     hint = typing.get_type_hints(type(spec))[name]
-    return dataclasses.replace(spec, **{name: parse(path, value, hint)})  # type: ignore[type-var]
+    return dataclasses.replace(spec, **{name: parse(here, value, hint)})  # type: ignore[type-var]
 
 
 def parse(path: str, value: Any, hint: Any) -> Any:

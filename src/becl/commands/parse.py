@@ -24,6 +24,8 @@ def parse_options(kind: type[Options], command: str, words: Sequence[str]) -> Op
     place_rest(hints, command, given, rest)
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         no_default = field.default is dataclasses.MISSING
+        if no_default and is_list(hints[field.name]):
+            given.setdefault(field.name, [])
         if no_default and field.name not in given:
             what = field.name.upper() if is_positional(hints[field.name]) else option_of(field.name)
             raise UserError(f"becl {command}: {what} is missing; becl {command} --help shows what it is")
@@ -44,9 +46,10 @@ def sort_words(
         option, equals, value = word.partition("=")
         name, switched = name_of(kind, hints, command, option)
         several = is_list(hints[name])
-        if name in given and not several:
-            raise UserError(f"{option} is given more than once")
         into = given.setdefault(name, [])
+        if not several:  # The last one counts.
+            rest += into[1:]
+            into.clear()
         if bare(hints[name]) is bool:
             if equals:
                 raise UserError(f"{word}: a switch takes no value; {option} or --no-{option[2:]}")
