@@ -255,9 +255,9 @@ def test_an_option_takes_a_value_that_has_its_type_already(path, value, expected
         ("episodes", True, "episodes=true: expected int"),
         ("episodes", 2**31, "must be below 2^31"),
         ("learner.entropy_weight", None, "expected float"),
-        ("learner.network.hidden", 32, "learner.network.hidden=32: expected a list"),
+        ("learner.network.hidden", 32, "hidden=32: expected a list"),
         ("balanced", 1, "balanced=1: expected true or false"),
-        ("learner.network.init", 3, "unknown value of learner.network.init '3'"),
+        ("learner.network.start", 3, "unknown value of start '3'"),
     ],
 )
 def test_a_value_of_another_type_is_refused(path, value, wrong):
