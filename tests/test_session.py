@@ -56,6 +56,10 @@ def test_a_command_says_how_a_run_ended(raises, tmp_path, capsys):
 def test_a_finished_run_is_left_alone_but_for_its_checkpoints(tmp_path, capsys):
     Checkpoints(tmp_path / "checkpoint", {}).save(5, {}, {}, None, [])
     finishing(tmp_path, None)
-    assert run_command(tmp_path, "a run", 10, pytest.fail, pytest.fail) == 0
+
+    def never(anything):
+        pytest.fail(f"begun again with {anything}")
+
+    assert run_command(tmp_path, "a run", 10, never, never) == 0
     assert capsys.readouterr().out == f"finished before: {tmp_path}/\n"
     assert not (tmp_path / "checkpoint").exists()
