@@ -107,10 +107,10 @@ replay.capacity = 5000
         for normal, skills, temperature in itertools.product((True, False), (4, 8, 16), (0.5, 0.123456789))
     }
     assert len(variants) == 12
-    assert {(one.options["normalize_obs"], one.options["skills"], one.options["set"]["temperature"]) for one in variants} == {
-        *by_hand
-    }
-    assert all(one.options["envs"] == 2 and one.options["set"][0] == "replay.capacity=5000" for one in variants)
+    assert {
+        (one.options["normalize_obs"], one.options["skills"], one.options["set"]["temperature"]) for one in variants
+    } == {*by_hand}
+    assert all(one.options["envs"] == 2 and one.options["set"]["replay.capacity"] == 5000 for one in variants)
     assert "normalize_obs-true-temperature-0.5-skills-4" in {one.label for one in variants}
     assert len({one.label for one in variants}) == 12
     assert not any("envs" in one.label or "capacity" in one.label for one in variants)  # They do not vary.

@@ -81,7 +81,8 @@ class Lines:
         if key is None:
             option = re.search(r"--([a-z][a-z-]*)", text)
             named = re.search(r"'([^']+)'", text) or re.match(r"([\w.-]+)(?:=|:| \S+:| is not )", text)
-            found = self.holding(section, number, named[1]) if named else None
+            words = (named[1], named[1].rpartition(".")[2]) if named else ()  # A path may be spread over tables.
+            found = next(filter(None, (self.holding(section, number, word) for word in words)), None)
             place = found or (self.of(section, number, option[1].replace("-", "_")) if option else place)
         return UserError(f"{self.name}, line {place}: {text}")
 
