@@ -14,7 +14,6 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,7 +24,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
-from jax.experimental.compilation_cache import compilation_cache
 
 from becl import envs
 from becl.commands.cli import main
@@ -58,27 +56,10 @@ def _quick():
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
     # Environments and judges are made anew with every run, and what they compile is the same.
-    with pytest.MonkeyPatch.context() as patched, tempfile.TemporaryDirectory() as cache, compiled_once(Path(cache)):
+    with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Walker, "episode_length", LENGTH)
         yield
     jax.config.update("jax_disable_most_optimizations", before)
-
-
-CACHE = {"jax_persistent_cache_min_compile_time_secs": 0.0, "jax_persistent_cache_min_entry_size_bytes": 0}
-
-
-@contextlib.contextmanager
-def compiled_once(cache: Path) -> Iterator[None]:
-    before = {name: getattr(jax.config, name) for name in ("jax_compilation_cache_dir", *CACHE)}
-    for name, value in {"jax_compilation_cache_dir": str(cache), **CACHE}.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            jax.config.update(name, value)
-        compilation_cache.reset_cache()
 
 
 def tiny(method="diayn", env="square_a", steps=120, settings=(), **options) -> Pretraining:

@@ -216,6 +216,7 @@ def codes(out: Path, job: str) -> list[int]:
     return [row["code"] for row in read_attempts(out / "jobs" / f"pretrain-{job}")]
 
 
+@pytest.mark.slow
 def test_a_sweep_whose_processes_are_killed_ends_like_one_left_alone(calm, place):
     """A worker is killed, then the driver; then Ctrl-C is pressed, and the same command finishes."""
     out, first = place / "attacked", JOBS[0]
