@@ -101,8 +101,8 @@ MUTANTS = (
     # Environments.
     Mutant("maze: corners", "jnp.where(jnp.stack([x_first, ~x_first], -1), after, before)",
            "jnp.where(jnp.stack([x_first, ~x_first], -1), before, before)", "test_maze.py"),
-    Mutant("maze: the wall on the left", "(-1, 0): not wall_right[i - 1, j]", "(-1, 0): not wall_right[i, j]",
-           "test_maze.py test_maze_evaluation.py"),
+    Mutant("maze: start near walls", "0.5 - START_MARGIN * (not is_open)", "0.5 - START_MARGIN * is_open",
+           "test_maze.py"),
     Mutant("robots: tolerance of a reward", "np.exp(np.log(value_at_margin) * distance**2)",
            "np.exp(np.log(value_at_margin) * distance)", "test_envs.py", "tolerance or golden"),
     Mutant("walker: weight of standing", "(3 * standing + (1 + view.upright) / 2) / 4",

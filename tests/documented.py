@@ -60,7 +60,7 @@ SETTINGS: dict[str, list[str]] = {
 }
 # Sizes that no option has: steps of a robot's episode, and what the maze study and the checks of theory go through.
 EPISODE = 100
-LIMIT = 900  # Seconds of a block.
+LIMIT = 3600  # Seconds of a block.
 INSIDE: dict[str, dict[str, Any]] = {
     "becl.experiments.maze_study": {"TEMPERATURES": (0.1,), "SKILL_COUNTS": (15,)},
     "becl.measure.theory": {

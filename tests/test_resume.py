@@ -405,7 +405,7 @@ def test_the_last_seed_of_a_study_is_the_same_alone(tmp_path):
     for _ in range(2):
         subprocess.run(
             [sys.executable, "-m", "becl", *words, "--out", str(out)],
-            env=os.environ | {"JAX_PLATFORMS": "cpu"}, check=True, capture_output=True, timeout=300,
+            env=os.environ | {"JAX_PLATFORMS": "cpu"}, check=True, capture_output=True, timeout=600,
         )  # fmt: skip
         if not kept.exists():
             shutil.move(out / "becl", kept)
@@ -937,12 +937,12 @@ def test_a_run_that_is_killed_goes_on(tmp_path):
 
     one, other = tmp_path / "whole", tmp_path / "killed"
     whole = begin(one)
-    said = whole.communicate(timeout=300)[1]
+    said = whole.communicate(timeout=600)[1]
     assert whole.returncode == 0, said  # Slow machines show progress, and small networks may give cause for a warning.
     folder = other / "checkpoint"
     for wanted in ("step-200.json", "*.part"):
         process = begin(other)
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + 600
         while process.poll() is None and not list(folder.glob(wanted)) and time.monotonic() < deadline:
             time.sleep(0.001)
         process.kill()
@@ -950,7 +950,7 @@ def test_a_run_that_is_killed_goes_on(tmp_path):
         assert process.returncode == -signal.SIGKILL, error
         assert not (other / "result.json").exists()
     last = begin(other)
-    error = last.communicate(timeout=300)[1]
+    error = last.communicate(timeout=600)[1]
     assert last.returncode == 0, error
     assert "becl: goes on after " in error
     assert_same_run(one, other)

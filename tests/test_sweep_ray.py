@@ -39,7 +39,7 @@ checkpoint_every = 100
 set = ["batch=16", "random_steps=20", "replay.capacity=500"]
 """
 JOBS = ("square_a-diayn", "square_a-rnd")
-LONGEST = 240.0  # Seconds that anything may take, on a machine that has much else to do.
+LONGEST = 600.0  # Seconds that anything may take, on a machine that has much else to do.
 
 
 @pytest.fixture(scope="module")
