@@ -53,16 +53,15 @@ def _compiled_once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> 
     """Programs are kept in a folder of this test session, for all its processes."""
     base = tmp_path_factory.getbasetemp()
     folder = (base if worker_id == "master" else base.parent) / "programs"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LRUCache, "put", put_whole)
-        keep_programs(folder)
-        yield
-
-
-def keep_programs(folder: Path) -> None:
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LRUCache, "put", put_whole)
+        # Processes that tests start keep only what takes long: some are killed, and would leave half a file.
+        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(folder))
+        patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
+        yield
 
 
 @pytest.fixture(autouse=True, scope="module")
