@@ -117,8 +117,8 @@ MUTANTS = (
     Mutant("bad input: environments that do not go with updates",
            "if self.envs % self.steps_per_update and self.steps_per_update % self.envs:", "if False:",
            "test_offpolicy.py test_pretrain.py test_bad_input.py", "envs or refused or schedule"),
-    Mutant("export: layer norm", "np.float32(1e-5))[..., None]", "np.float32(1e-1))[..., None]", "test_export.py",
-           "acts_like"),
+    Mutant("skill: layer norm", "np.float32(1e-5))[..., None]", "np.float32(1e-1))[..., None]", "test_api.py",
+           "TestSkill"),
     Mutant("export: the skill's half of the weights", "skill.astype(np.float64) @ weight[observed:]",
            "skill.astype(np.float64) @ weight[: len(skill)]", "test_export.py", "acts_like"),
 )  # fmt: skip

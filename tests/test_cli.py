@@ -178,7 +178,8 @@ def test_a_dead_worker_is_reported_and_the_rest_goes_on(tmp_path, monkeypatch, c
         "        return train(s, label, *rest)\n"
         "    study.train_seeds = dying\n"
     )
-    environment = os.environ | {"PYTHONPATH": str(site), "BECL_KILL": "diayn"}
+    paths = [str(site), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "BECL_KILL": "diayn"}
     out = tmp_path / "study"
     command = [sys.executable, "-m", "becl", *STUDY[:-2], "--workers", "2", "--out", str(out)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
