@@ -3,11 +3,12 @@
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --durations=10
 PYTHONS := $(or $(PYTHON),python3.13 python3.12 python3.11 python3)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-browser chaos lint format docs docs-serve numbers defaults bench lock clean
+.PHONY: help setup demo test test-all test-browser chaos lint format docs docs-serve numbers defaults bench lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -17,11 +18,12 @@ setup: $(STAMP) ## make .venv (PYTHON=... picks the interpreter) and install the
 demo: setup ## learn skills in the 2-D maze in minutes on a laptop; figure and table
 	$(BIN)/becl maze --demo
 
+# A file's tests share what they train: each file goes to one process, the longest first.
 test: setup ## run the quick tests (ARGS=... goes to pytest)
-	$(BIN)/python -m pytest -n auto -m "not slow" $(ARGS)
+	$(PYTEST) -m "not slow and not pages" $(ARGS)
 
-test-slow: setup ## run the tests that take minutes (ARGS=... goes to pytest)
-	$(BIN)/python -m pytest -n auto -m slow $(ARGS)
+test-all: setup ## run all tests, also those that take minutes and the documentation's (ARGS=... goes to pytest)
+	$(PYTEST) $(ARGS)
 
 test-browser: setup ## run the tests that need a browser, installing one where there is none (ARGS=... goes to pytest)
 	$(PIP) install playwright
@@ -42,8 +44,9 @@ format: setup ## fix what can be fixed, then format
 	$(BIN)/ruff format .
 
 # Without the theme's notice of its successor (its own fixes end in May 2027).
-docs: setup ## build the documentation into site/, every warning an error; no network needed
+docs: setup ## build the documentation into site/, every warning an error, and run its code; no network needed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet $(ARGS)
+	$(BIN)/python -m pytest -n auto -m pages --durations=10 tests/test_docs.py tests/test_examples.py
 
 docs-serve: setup ## show the documentation at http://127.0.0.1:8000, and again after every edit
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --strict $(ARGS)

@@ -15,7 +15,6 @@ run once and its folder copied to all pages that have it.
 import contextlib
 import fcntl
 import functools
-import gc
 import hashlib
 import importlib
 import importlib.util
@@ -61,8 +60,7 @@ SETTINGS: dict[str, list[str]] = {
 }
 # Sizes that no option has: steps of a robot's episode, and what the maze study and the checks of theory go through.
 EPISODE = 100
-LIMIT = 900  # Seconds of a block.
-MOST_BYTES = 200_000_000  # Of compiled programs that are kept.
+LIMIT = 3600  # Seconds of a block.
 INSIDE: dict[str, dict[str, Any]] = {
     "becl.experiments.maze_study": {"TEMPERATURES": (0.1,), "SKILL_COUNTS": (15,)},
     "becl.measure.theory.checks": {
@@ -394,32 +392,6 @@ def check_exists(words: list[str], where: str) -> None:
 
 
 @contextlib.contextmanager
-def compiled_once(folder: Path) -> Iterator[None]:
-    """Programs are kept in a folder, for all pages. JAX names their files after all that they depend on."""
-    import jax
-    from jax.experimental.compilation_cache import compilation_cache
-
-    wanted = {
-        "jax_compilation_cache_dir": str(folder),
-        "jax_persistent_cache_min_compile_time_secs": 0.2,
-    }
-    before = {name: jax.config.values[name] for name in wanted}
-    if sum(path.stat().st_size for path in folder.glob("*")) > MOST_BYTES:
-        shutil.rmtree(folder, ignore_errors=True)  # Of code that has changed since.
-    try:
-        for name, value in wanted.items():
-            jax.config.update(name, value)
-        compilation_cache.reset_cache()
-        forget_programs()
-        yield
-    finally:
-        for name, value in before.items():
-            jax.config.update(name, value)
-        compilation_cache.reset_cache()
-        forget_programs()
-
-
-@contextlib.contextmanager
 def stage(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
     """A folder to play in, everything small, and nothing left behind in the process."""
     import gymnasium
@@ -428,6 +400,7 @@ def stage(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
     from becl import plugins
     from becl.envs import DOMAINS
     from becl.experiments.maze_study import STUDIED
+    from becl.learning.programs import forget_programs
     from becl.objectives import METHODS
 
     patch.chdir(folder)
@@ -453,14 +426,3 @@ def stage(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
             if str(getattr(sys.modules[name], "__file__", None)).startswith(str(folder)):
                 del sys.modules[name]
         forget_programs()
-
-
-def forget_programs() -> None:
-    """Frees the memory maps of compiled programs, of which a process has only so many; see conftest.py."""
-    import jax
-
-    from becl.learning.programs import programs
-
-    programs.cache_clear()
-    jax.clear_caches()
-    gc.collect()

@@ -5,11 +5,10 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from documented import FENCE, Block, Player, Shared, blocks, compiled_once, importable, stage
+from documented import FENCE, Block, Player, Shared, blocks, importable, stage
 from markdown_it import MarkdownIt
 
 import becl
@@ -138,14 +137,13 @@ def name_of(path: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str, pytestconfig: pytest.Config) -> Iterator[Shared]:
-    """Runs for all pages and processes of this test session; compiled programs also for the next."""
+def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Shared:
+    """Runs for all pages and processes of this test session."""
     base = tmp_path_factory.getbasetemp()
-    folder = (base if worker_id == "master" else base.parent) / "documented"
-    with compiled_once(pytestconfig.cache.mkdir("documented") if pytestconfig.cache else folder / "programs"):
-        yield Shared(folder / "runs")
+    return Shared((base if worker_id == "master" else base.parent) / "documented")
 
 
+@pytest.mark.pages
 @pytest.mark.parametrize("page", RUNNABLE, ids=name_of)
 def test_code_blocks_run(page: Path, shared: Shared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = name_of(page)
@@ -188,7 +186,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -197,6 +195,7 @@ def article(page: Path) -> str:
     return re.search(r"<article.*</article>", page.read_text(), re.DOTALL)[0]  # type: ignore[index]
 
 
+@pytest.mark.pages
 class TestSite:
     def test_nothing_is_loaded_from_a_network(self, site: Path) -> None:
         for page in site.rglob("*.html"):

@@ -145,7 +145,7 @@ GOOD = 'print(\'{"check": "one", "status": "ok", "found": "f", "advice": "", "da
 
 def gone(number: int) -> bool:
     """Whether a process has ended, waited for or not; the system may take a moment to end it."""
-    until = time.perf_counter() + 5
+    until = time.perf_counter() + 300
     while time.perf_counter() < until:
         try:
             if Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] in "ZX":
@@ -182,17 +182,17 @@ class TestApart:
         """It is cut off with all that it started, although that holds the pipes open."""
         code = f"""{GOOD}
 import pathlib, subprocess, time
-child = subprocess.Popen(["sleep", "60"])
+child = subprocess.Popen(["sleep", "600"])
 pathlib.Path({str(tmp_path / "pid")!r}).write_text(str(child.pid))
-time.sleep(60)"""
+time.sleep(600)"""
         began = time.perf_counter()
         lines = self.apart(monkeypatch, code, seconds=2.0)
-        assert time.perf_counter() - began < 20
+        assert time.perf_counter() - began < 300
         assert [line.found for line in lines] == ["f", "no answer within 2 s"]
         assert gone(int((tmp_path / "pid").read_text()))
 
     def test_an_interrupt_leaves_nothing(self):
-        with pytest.raises(KeyboardInterrupt), doctor.started(python("import time; time.sleep(60)"), {}) as process:
+        with pytest.raises(KeyboardInterrupt), doctor.started(python("import time; time.sleep(600)"), {}) as process:
             raise KeyboardInterrupt
         assert process.returncode is not None
 
@@ -378,9 +378,9 @@ class TestRendering:
 import os, pathlib, subprocess, time
 kind = os.environ["MUJOCO_GL"]
 if kind == "egl":
-    child = subprocess.Popen(["sleep", "60"])
+    child = subprocess.Popen(["sleep", "600"])
     pathlib.Path({str(tmp_path / "pid")!r}).write_text(str(child.pid))
-    time.sleep(60)
+    time.sleep(600)
 if kind == "osmesa":
     os.abort()
 """
@@ -388,7 +388,7 @@ if kind == "osmesa":
         monkeypatch.delenv("MUJOCO_GL", raising=False)
         began = time.perf_counter()
         egl, osmesa, glfw, chosen = doctor.check_rendering(2.0)
-        assert time.perf_counter() - began < 20
+        assert time.perf_counter() - began < 300
         assert (egl.status, egl.found) == ("note", "no picture within 2 s")
         assert (osmesa.status, osmesa.found) == ("note", "crashed (SIGABRT)")
         assert glfw.status == "ok"

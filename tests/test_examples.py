@@ -14,6 +14,7 @@ SMALL = {
 }
 
 
+@pytest.mark.pages
 @pytest.mark.parametrize(("name", "sizes"), SMALL.items())
 def test_runs(name, sizes, tmp_path, monkeypatch, capsys):
     text = (EXAMPLES / f"{name}.py").read_text()

@@ -254,7 +254,7 @@ def in_new_python(code: str, gl: str) -> subprocess.CompletedProcess[str]:
     """MuJoCo looks at the environment when it is first imported."""
     variables = {key: value for key, value in os.environ.items() if key not in ("DISPLAY", "WAYLAND_DISPLAY")}
     return subprocess.run(
-        [sys.executable, "-c", code], env={**variables, "MUJOCO_GL": gl}, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", code], env={**variables, "MUJOCO_GL": gl}, capture_output=True, text=True, timeout=600
     )
 
 

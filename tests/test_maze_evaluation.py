@@ -208,6 +208,6 @@ def test_random_policy_has_the_published_particle_entropy():
 
 def test_metrics_are_quick():
     paths = random_runs("square_a")[0]
-    begin = time.perf_counter()
+    begin = time.thread_time()  # Of this process alone, however busy the machine is.
     maze_metrics(paths, SQUARE)
-    assert time.perf_counter() - begin < 0.5
+    assert time.thread_time() - begin < 0.5

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from distinct import distinct
 
 from becl import testing
 from becl.errors import UserError
@@ -41,10 +42,11 @@ SMALL = Network((16, 16), "uniform")
 
 def every_objective():
     """Every method as it pretrains, and as the maze study has it: other networks, and one-hot skills for all."""
+    objectives = {name: small(method.objective) for name, method in METHODS.items()}
     for name, method in METHODS.items():
-        yield pytest.param(small(method.objective), id=name)
         if method.maze is not None:
-            yield pytest.param(small(make_run(name, "square_a", 4).objective), id=f"{name}, maze")
+            objectives[f"{name}, maze"] = small(make_run(name, "square_a", 4).objective)
+    return [pytest.param(objectives[name], id=name) for name in distinct(objectives, objectives.__getitem__)]
 
 
 def reason_to_skip(objective, check) -> str | None:
@@ -64,14 +66,14 @@ def reason_to_skip(objective, check) -> str | None:
 
 
 @pytest.mark.parametrize("check", testing.checks, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("objective", [*every_objective()])
+@pytest.mark.parametrize("objective", every_objective())
 def test_every_objective(objective, check):
     if reason := reason_to_skip(objective, check):
         pytest.skip(reason)
     check(objective)
 
 
-@pytest.mark.parametrize("objective", [*every_objective()])
+@pytest.mark.parametrize("objective", every_objective())
 def test_a_folder_can_name_every_objective(objective):
     classes = spec_classes() | {"BeCLReleasedMaze": BeCLReleasedMaze}
     assert from_dict(json.loads(json.dumps(to_dict(objective))), classes) == objective

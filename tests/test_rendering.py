@@ -125,7 +125,7 @@ def test_rays_and_opengl_see_the_same():
     if not working:
         pytest.skip("no OpenGL on this machine")
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", SILHOUETTES], capture_output=True, text=True,
-                          env={**os.environ, "MUJOCO_GL": working[0]}, timeout=100)  # fmt: skip
+                          env={**os.environ, "MUJOCO_GL": working[0]}, timeout=600)  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     for line in done.stdout.splitlines():
         name, overlap, same = line.split()
@@ -293,7 +293,7 @@ def test_opengl_is_not_needed(walker, tmp_path):  # noqa: F811
              "--size", "32", "--skills", "0"]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "MUJOCO_GL": "osmesa"}
     done = subprocess.run([sys.executable, "-m", "becl", *words], capture_output=True, text=True, env=environment,
-                          timeout=100, cwd=Path(__file__).parent)  # fmt: skip
+                          timeout=600, cwd=Path(__file__).parent)  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     assert "drawn by rays: no OpenGL here (osmesa: " in done.stdout
     assert (tmp_path / "strip.png").exists()

@@ -765,7 +765,7 @@ def test_the_table_is_on_the_terminal_while_a_job_prints_elsewhere(fake: Install
     def work(order: Order) -> None:
         with contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
             print("from the job")
-            begun, deadline = terminal.tell(), time.monotonic() + 20
+            begun, deadline = terminal.tell(), time.monotonic() + 600
             while terminal.tell() == begun and time.monotonic() < deadline:
                 time.sleep(0.05)
         executor.before_end = lambda order: None
@@ -900,7 +900,7 @@ def before_going_on(start: Callable[[threading.Thread], None]) -> Callable[[thre
 
     def started(thread: threading.Thread) -> None:
         start(thread)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 600
         while not (JOB / "status.json").exists() and time.monotonic() < deadline:
             time.sleep(0.01)
 

@@ -39,7 +39,7 @@ checkpoint_every = 100
 set = ["batch=16", "random_steps=20", "replay.capacity=500"]
 """
 JOBS = ("square_a-diayn", "square_a-rnd")
-LONGEST = 240.0  # Seconds that anything may take, on a machine that has much else to do.
+LONGEST = 600.0  # Seconds that anything may take, on a machine that has much else to do.
 
 
 @pytest.fixture(scope="module")
@@ -216,6 +216,7 @@ def codes(out: Path, job: str) -> list[int]:
     return [row["code"] for row in read_attempts(out / "jobs" / f"pretrain-{job}")]
 
 
+@pytest.mark.slow
 def test_a_sweep_whose_processes_are_killed_ends_like_one_left_alone(calm, place):
     """A worker is killed, then the driver; then Ctrl-C is pressed, and the same command finishes."""
     out, first = place / "attacked", JOBS[0]

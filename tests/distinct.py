@@ -1,0 +1,20 @@
+"""Registry entries that are the same under two names, once."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from becl.experiments.pretraining import make_pretraining
+
+
+def distinct(names: Iterable[str], spec_of: Callable[[str], Any]) -> Iterator[str]:
+    """The first name of each spec."""
+    seen: set[Any] = set()
+    for name in names:
+        if (spec := spec_of(name)) not in seen:
+            seen.add(spec)
+            yield name
+
+
+def distinct_runs(names: Iterable[str], env: str) -> list[str]:
+    """Methods whose pretraining differs in anything: `becl-released` is `becl` on robots."""
+    return [*distinct(names, lambda name: make_pretraining(env, name).run)]
