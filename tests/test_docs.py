@@ -224,3 +224,13 @@ class TestSite:
         page = article(site / "api.html")
         missing = [name for name in becl.__all__ if f'id="becl.{name}"' not in page]
         assert missing == []
+
+
+def test_the_ways_through_the_code_are_short_and_name_files_that_exist():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    ways = page.partition("## The way of a command")[2].split("### ")[1:]
+    assert [way.split()[1] for way in ways] == ["pretrain", "finetune", "report"]
+    for way in ways:
+        files = re.findall(r"`([a-z_/]+(?:\.py|/))`", "\n".join(re.findall(r"^\| (`.*?) \|", way, re.M)))
+        assert 3 < len(files) <= 12
+        assert [name for name in files if not (ROOT / "src" / "becl" / name).exists()] == []
