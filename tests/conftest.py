@@ -45,7 +45,7 @@ def put_whole(self: LRUCache, key: str, value: bytes) -> None:
     place = self.path / f"{key}{_CACHE_SUFFIX}"
     half = place.with_suffix(f".{os.getpid()}")
     half.write_bytes(value)
-    half.rename(place)
+    os.replace(half, place)
 
 
 @pytest.fixture(autouse=True, scope="session")

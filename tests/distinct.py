@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from becl.experiments.pretraining import make_pretraining
+from becl.options import PretrainOptions
 
 
 def distinct(names: Iterable[str], spec_of: Callable[[str], Any]) -> Iterator[str]:
@@ -17,4 +18,4 @@ def distinct(names: Iterable[str], spec_of: Callable[[str], Any]) -> Iterator[st
 
 def distinct_runs(names: Iterable[str], env: str) -> list[str]:
     """Methods whose pretraining differs in anything: `becl-released` is `becl` on robots."""
-    return [*distinct(names, lambda name: make_pretraining(env, name).run)]
+    return [*distinct(names, lambda name: make_pretraining(PretrainOptions(env, name)).run)]

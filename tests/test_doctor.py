@@ -19,6 +19,7 @@ from becl.commands.doctor import Apart, Line
 from becl.commands.parse import parse_options
 from becl.errors import UserError
 from becl.options import DoctorOptions
+from becl.views import gl
 
 
 def run(*words: Any) -> int:
@@ -134,7 +135,7 @@ class TestCommand:
 
 def test_imports_are_light():
     heavy = "{'jax', 'mujoco', 'matplotlib', 'dm_control'}"
-    code = f"import sys, becl.commands.doctor, becl.export.command; print({heavy} & {{*sys.modules}})"
+    code = f"import sys, becl.commands.doctor, becl.options; print({heavy} & {{*sys.modules}})"
     assert subprocess.run(python(code), capture_output=True, text=True, check=True).stdout == "set()\n"
 
 
@@ -384,7 +385,7 @@ if kind == "egl":
 if kind == "osmesa":
     os.abort()
 """
-        monkeypatch.setattr(doctor, "PICTURE", picture)
+        monkeypatch.setattr(gl, "PICTURE", picture)
         monkeypatch.delenv("MUJOCO_GL", raising=False)
         began = time.perf_counter()
         egl, osmesa, glfw, chosen = doctor.check_rendering(2.0)

@@ -181,7 +181,7 @@ INHERITED = {
 
 @pytest.mark.parametrize("transfer", TRANSFERS)
 def test_what_is_inherited_and_what_begins_anew(transfer, becl):
-    made = tiny(becl, transfer=transfer)
+    made = dataclasses.replace(tiny(becl), transfer=transfer)
     before, after = begun(made)
     fresh, got = named_arrays(before.learner), named_arrays(after.learner)
     snapshots = {seed: arrays_of(snapshot_path(becl, seed, 100)) for seed in SEEDS}

@@ -38,7 +38,7 @@ def to_seeds(seeds: Any) -> tuple[int, ...]:
     return checked(found, seeds)
 
 
-def checked(seeds: Sequence[int], given: object) -> tuple[int, ...]:
+def checked(seeds: range | tuple[int, ...], given: object) -> tuple[int, ...]:
     """The seeds, if a run may have them; `given` is what the message quotes."""
     if isinstance(seeds, range) and seeds.stop - seeds.start > MOST_SEEDS:
         raise UserError(f"--seeds {given!r}: at most {MOST_SEEDS:,} seeds")

@@ -47,8 +47,8 @@ def sort_words(
         name, switched = name_of(kind, hints, command, option)
         several = is_list(hints[name])
         into = given.setdefault(name, [])
-        if not several:  # The last one counts.
-            rest += into[1:]
+        if reader_of(hints[name]) is None or not several:  # The last one counts, but settings add up.
+            rest += [] if several else into[1:]
             into.clear()
         if bare(hints[name]) is bool:
             if equals:
@@ -89,7 +89,7 @@ def place_rest(hints: dict[str, Any], command: str, given: dict[str, list[str]],
 
 def to_value(option: str, words: list[str], hint: Any) -> Any:
     """The words behind an option as a value of its type."""
-    reader = next((one for one in metadata(hint) if isinstance(one, PrimitiveConstructorSpec)), None)
+    reader = reader_of(hint)
     if not words and not is_list(hint):
         raise UserError(f"{option}: a value is missing")
     if reader is not None:
@@ -97,7 +97,10 @@ def to_value(option: str, words: list[str], hint: Any) -> Any:
     if is_list(hint):
         (item, _) = typing.get_args(bare(hint))
         return tuple(parse(option, word, item) for word in words)
-    return parse(option, words[0], bare(hint))
+    kinds = [kind for kind in typing.get_args(bare(hint)) if kind is not type(None)]
+    if type(None) not in typing.get_args(bare(hint)):
+        return parse(option, words[0], bare(hint))
+    return None if words[0] == "None" else parse(option, words[0], kinds[0])  # "none" may be a value.
 
 
 def is_positional(hint: Any) -> bool:
@@ -106,8 +109,13 @@ def is_positional(hint: Any) -> bool:
 
 def is_list(hint: Any) -> bool:
     """Whether an option takes any number of words."""
-    reader = next((one for one in metadata(hint) if isinstance(one, PrimitiveConstructorSpec)), None)
+    reader = reader_of(hint)
     return reader.nargs == "*" if reader is not None else typing.get_origin(bare(hint)) is tuple
+
+
+def reader_of(hint: Any) -> PrimitiveConstructorSpec[Any] | None:
+    """What makes a value of an option's words, where its type alone does not."""
+    return next((one for one in metadata(hint) if isinstance(one, PrimitiveConstructorSpec)), None)
 
 
 def metadata(hint: Any) -> tuple[Any, ...]:
