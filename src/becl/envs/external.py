@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Float32
 
+from becl.envs.dm_env import DmEnvironment
 from becl.envs.simulations import Step, shared_seeds
 from becl.envs.spec import EnvSpec
 from becl.errors import UserError, unknown
@@ -231,8 +232,6 @@ def dmc_maker(name: str) -> Callable[[], Any]:
         raise unknown("dm_control task", name, [f"{domain}_{task}" for domain, task in suite.ALL_TASKS])
 
     def make() -> Any:
-        from becl.envs.dm_env import DmEnvironment
-
         return DmEnvironment(lambda seed: suite.load(domain, task, {"random": seed}))
 
     return make
@@ -299,7 +298,6 @@ def wrapped(make: Callable[[], Any]) -> Callable[[], Any]:
         made = make()
         if not hasattr(made, "observation_spec"):
             return made
-        from becl.envs.dm_env import DmEnvironment
 
         return DmEnvironment(lambda seed: seeded(make(), seed))
 

@@ -16,7 +16,6 @@ import platform
 import shlex
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from typing import TYPE_CHECKING
 
 from becl.errors import UserError
 from becl.invocation import COMMAND, own_version
@@ -25,18 +24,16 @@ from becl.reports.configurations import all_tasks
 from becl.reports.markdown import to_markdown
 from becl.reports.names import domain_of, listed, pretty_method
 from becl.reports.runs import Found
+from becl.reports.sections.section import Section
+from becl.reports.tables import Cell
 from becl.runs.folder import to_csv, write_text
 from becl.runs.progress import counted
-
-if TYPE_CHECKING:
-    from becl.reports.sections.section import Section
-    from becl.reports.tables import Cell
+from becl.terminal import console, table
+from becl.views.figures.style import save
 
 
-def write_report(found: Found, sections: Sequence["Section"], options: ReportOptions) -> None:
+def write_report(found: Found, sections: Sequence[Section], options: ReportOptions) -> None:
     """All files, the page last."""
-    from becl.views.figures.style import save
-
     out = options.out
     try:
         (out / "tables").mkdir(exist_ok=True)
@@ -56,7 +53,7 @@ def write_report(found: Found, sections: Sequence["Section"], options: ReportOpt
         raise UserError(f"cannot write in {out}: {error.strerror}") from None
 
 
-def render(found: Found, sections: Sequence["Section"], images: Mapping[str, str], options: ReportOptions) -> str:
+def render(found: Found, sections: Sequence[Section], images: Mapping[str, str], options: ReportOptions) -> str:
     """The page: one file, nothing in it comes from a network."""
     import jinja2
 
@@ -106,13 +103,11 @@ ON_TERMINAL = {"tasks": 10_000, "aggregates": 3}  # Tables, and how many of thei
 CAUTION = "help"  # The section whose reasons for caution are said on the terminal too.
 
 
-def print_summary(found: Found, sections: Sequence["Section"]) -> None:
+def print_summary(found: Found, sections: Sequence[Section]) -> None:
     """The two main tables, and every reason for caution, on the terminal."""
     from rich.markup import escape
 
-    from becl.terminal import console, table
-
-    def text(cell: "Cell") -> str:
+    def text(cell: Cell) -> str:
         return f"[bold]{escape(cell.text)}[/bold]" if cell.bold else escape(cell.text)
 
     shown = console()

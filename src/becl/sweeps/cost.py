@@ -9,8 +9,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from becl.experiments.memory import size
+from becl.nn.adam import without_optimizers
 from becl.runs.progress import counted
-from becl.sweeps.plan import Cell, Device, Job, Plan
+from becl.sweeps.device import Device
+from becl.sweeps.plan import Cell, Job, Plan
 
 
 class Rate(NamedTuple):
@@ -98,8 +101,6 @@ def kept_bytes(run: Any) -> int:
     """Of the networks of one run."""
     import jax
 
-    from becl.nn.adam import without_optimizers
-
     state, _ = jax.eval_shape(run.init, jax.random.key(0))
     networks = without_optimizers({"learner": state.learner, "objective": state.objective})
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(networks))
@@ -112,8 +113,6 @@ PAPER_HOURS = {"pretrain": 18.0, "finetune": 0.5}
 
 def describe(plan: Plan, out: Path, device: Device) -> Iterator[str]:
     """Lines of a dry run."""
-    from becl.experiments.memory import size
-
     training = [job for job in plan.jobs if not job.last]
     for job in plan.jobs:
         state = "done" if job.done(out, plan.before(job)) else counted(job.runs, "run") if job.runs else "last"

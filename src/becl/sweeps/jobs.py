@@ -20,6 +20,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from becl import plugins
+from becl.errors import UserError
+from becl.runs.lock import forget_foreign, locked
+from becl.runs.progress import Progress, watching
 
 BEAT = 2.0  # Seconds between two renewals of the status.
 SILENT = 15.0  # Seconds after which a process that does not renew it is taken for dead.
@@ -69,8 +72,6 @@ def run_job(order: Order) -> Ended:
     except OSError as error:
         where = f"{order.home} on {socket.gethostname()}: {error.strerror}"
         return Ended(1, f"{where}; all machines of a sweep must see its folder")
-    from becl.errors import UserError
-    from becl.runs.lock import forget_foreign
 
     folder, began = job_folder(Path(order.out), order.name), time.time()
     try:
@@ -114,9 +115,6 @@ def last_line(path: Path) -> str:
 @contextlib.contextmanager
 def owned(folder: Path) -> Iterator[None]:
     """Holds a job's folder; waits for a process that still has it, but not for one that is dead."""
-    from becl.errors import UserError
-    from becl.runs.lock import forget_foreign, locked
-
     began = time.monotonic()
     changed, beat = began, None
     with contextlib.ExitStack() as stack:
@@ -145,8 +143,6 @@ def modified(path: Path) -> int | None:
 @contextlib.contextmanager
 def heartbeat(folder: Path) -> Iterator[None]:
     """Renews the status while a job runs; a full disk is no reason to stop."""
-    from becl.runs.progress import Progress, watching
-
     path, over = folder / "status.json", threading.Event()
     began, shown = time.time(), None
 

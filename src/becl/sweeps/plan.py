@@ -26,6 +26,7 @@ from becl.learning.offpolicy import OffPolicy
 from becl.options import FinetuneOptions, MazeOptions, PretrainOptions, ReportOptions, fill
 from becl.runs.folder import folder_name, write_text
 from becl.seeds import seeds_text
+from becl.sweeps.device import Device
 from becl.sweeps.file import Block, Sweep, to_words
 
 Stage = Literal["pretrain", "finetune", "maze", "figures", "report"]
@@ -33,14 +34,6 @@ OUT = "{out}"  # In words, for the sweep's folder.
 SHARE = 0.7  # Of a device's memory that is planned with: programs need some too.
 # Together on an accelerator: more were not faster (docs/pretraining.md). A CPU gains little beyond one compilation.
 TOGETHER: dict[str, tuple[int, int]] = {"pretrain": (8, 4), "finetune": (32, 8), "maze": (16, 1)}
-
-
-class Device(NamedTuple):
-    """What jobs run on."""
-
-    kind: str
-    memory: int
-    accelerator: bool
 
 
 class Cell(NamedTuple):

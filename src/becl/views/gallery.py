@@ -7,16 +7,17 @@ import socket
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from becl.errors import UserError
 from becl.options import GalleryOptions
+from becl.runs.folder import write_text
 from becl.runs.progress import counted
 from becl.views.filmstrip import is_folder
-
-if TYPE_CHECKING:
-    from becl.views.gallery_numbers import Numbers
-    from becl.views.poses import Look, Motion
+from becl.views.gallery_numbers import Numbers, label, numbers_of, table
+from becl.views.gallery_page import Page
+from becl.views.gallery_scene import pace_of, set_camera, stage_of, unit_of
+from becl.views.poses import Look, Motion, motion_of
 
 HOST = "127.0.0.1"
 
@@ -57,11 +58,7 @@ def server_at(port: int, label: str) -> Iterator[Any]:
 # --- A file -----------------------------------------------------------------------------------------------------------
 
 
-def write_page(look: "Look", path: Path, options: GalleryOptions) -> int:
-    from becl.runs.folder import write_text
-    from becl.views.gallery_numbers import numbers_of
-    from becl.views.poses import motion_of
-
+def write_page(look: Look, path: Path, options: GalleryOptions) -> int:
     print(f"{look.title} · {counted(len(look.names), 'skill')}", flush=True)
     motion, numbers = motion_of(look, options.frames, options.steps), numbers_of(look)
     began = time.perf_counter()
@@ -71,11 +68,8 @@ def write_page(look: "Look", path: Path, options: GalleryOptions) -> int:
     return 0
 
 
-def page_of(look: "Look", motion: "Motion", numbers: Sequence["Numbers"]) -> str:
+def page_of(look: Look, motion: Motion, numbers: Sequence[Numbers]) -> str:
     """The scene with all its frames and its player, and a table, in one HTML text."""
-    from becl.views.gallery_numbers import label
-    from becl.views.gallery_scene import pace_of, set_camera, stage_of, unit_of
-
     labels = [label(name, one, unit_of(motion)) for name, one in zip(look.names, numbers, strict=True)]
     with server_at(free_port(None), "becl") as server:
         stage = stage_of(server.scene, motion, labels)
@@ -90,11 +84,8 @@ def page_of(look: "Look", motion: "Motion", numbers: Sequence["Numbers"]) -> str
     )
 
 
-def caption(look: "Look", motion: "Motion", numbers: Sequence["Numbers"]) -> str:
+def caption(look: Look, motion: Motion, numbers: Sequence[Numbers]) -> str:
     """The run and the table of its skills, folded away in a corner."""
-    from becl.views.gallery_numbers import table
-    from becl.views.gallery_scene import unit_of
-
     head, rows = table(look, numbers, unit_of(motion))
     lines = ["".join(f"<th>{html.escape(text)}</th>" for text in head)]
     lines += ["".join(f"<td>{html.escape(text)}</td>" for text in row) for row in rows]
@@ -110,11 +101,9 @@ def caption(look: "Look", motion: "Motion", numbers: Sequence["Numbers"]) -> str
 # --- A page -----------------------------------------------------------------------------------------------------------
 
 
-def serve(look: "Look", port: int, options: GalleryOptions) -> int:
+def serve(look: Look, port: int, options: GalleryOptions) -> int:
     """Serves the page until Ctrl-C."""
     import webbrowser
-
-    from becl.views.gallery_page import Page
 
     print(f"{look.title} · {counted(len(look.names), 'skill')}: a moment ...", flush=True)
     with server_at(port, "becl") as server:

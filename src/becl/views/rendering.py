@@ -19,6 +19,9 @@ from becl.envs.maze import Geometry
 from becl.envs.registration import close_renderer
 from becl.errors import UserError
 from becl.processes import ended, final_line
+from becl.views.figures.colors import skill_colors
+from becl.views.figures.maze import draw_maze
+from becl.views.figures.style import VOID
 from becl.views.gl import drawing
 from becl.views.poses import Motion, take_pose
 
@@ -318,8 +321,6 @@ class FloorPlan:
     """A maze from above: the way a skill has come, and where it is."""
 
     def __init__(self, motion: Motion, size: int):
-        from becl.views.figures.colors import skill_colors
-
         assert motion.plan is not None
         self.motion, self.size = motion, size
         self._empty, self._points = drawn_plan(motion.plan, motion.poses, size)
@@ -348,9 +349,6 @@ def drawn_plan(
     """A maze's floor plan as a square picture, and where on it places are, in pixels from above left."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
-
-    from becl.views.figures.maze import draw_maze
-    from becl.views.figures.style import VOID
 
     figure = Figure(figsize=(size / 100, size / 100), dpi=100, facecolor=VOID)
     canvas = FigureCanvasAgg(figure)

@@ -9,20 +9,22 @@ Under --out:
 
 import contextlib
 import math
+import subprocess
 import time
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from becl.envs import maze
 from becl.errors import UserError
 from becl.options import VideoOptions
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from becl.views.poses import Look, Motion, Tuned
-    from becl.views.rendering import Choice, Painter
+from becl.runs.folder import check_writable
+from becl.runs.progress import counted, progress
+from becl.views.poses import Look, Motion, Tuned, motion_of
+from becl.views.rendering import Choice, Painter, choose_renderer, painter_of
 
 SLOWEST, FASTEST = 1.0, 60.0  # Frames a second that every player shows.
 MAZE_RATE = 10.0  # A maze has no seconds.
@@ -46,17 +48,12 @@ class Shot(NamedTuple):
     """Of the film."""
     label: str
     """In the corner of its picture among others."""
-    painter: "Painter"
+    painter: Painter
     skill: int
 
 
-def film(looks: Sequence["Look | Tuned"], out: Path, options: VideoOptions) -> int:
+def film(looks: Sequence[Look | Tuned], out: Path, options: VideoOptions) -> int:
     """Plays, draws and writes."""
-    from becl.runs.folder import check_writable
-    from becl.runs.progress import counted, progress
-    from becl.views.poses import Tuned, motion_of
-    from becl.views.rendering import choose_renderer, painter_of
-
     choice = choose_renderer(options.renderer)
     for look in looks:
         print(look.title + ("" if isinstance(look, Tuned) else f" · {counted(len(look.names), 'skill')}"))
@@ -81,17 +78,15 @@ def film(looks: Sequence["Look | Tuned"], out: Path, options: VideoOptions) -> i
     return 0
 
 
-def drawn_by(choice: "Choice", env: str) -> str:
+def drawn_by(choice: Choice, env: str) -> str:
     """What draws and, where it is not OpenGL, why."""
-    from becl.envs import maze
-
     if env in maze.names():
         return "drawn as a floor plan"
     return f"drawn by {choice.renderer}" + (f": {choice.why}" if choice.renderer == "rays" else "")
 
 
 def write_films(
-    shots: Sequence[Shot], together: str, motion: "Motion", out: Path, gif: bool, shown: Any
+    shots: Sequence[Shot], together: str, motion: Motion, out: Path, gif: bool, shown: Any
 ) -> list[Path]:  # fmt: skip
     """All films at once, a frame of each at a time, so that none has to be kept; then their GIFs. All are as long as
     `motion`."""
@@ -108,7 +103,7 @@ def write_films(
     return [*paths, *(write_gif(path, min(rate, GIF_RATE), GIF_WIDTH[path is paths[-1]]) for path in paths if gif)]
 
 
-def frame_rate(motion: "Motion") -> float:
+def frame_rate(motion: Motion) -> float:
     """As fast as the robot."""
     if motion.plan is not None:
         return MAZE_RATE
@@ -130,8 +125,6 @@ def mp4(path: Path, rate: float) -> Iterator[Any]:
 
 def write_gif(film: Path, rate: float, width: int) -> Path:
     """A film as a GIF beside it, with the colours that it needs."""
-    import subprocess
-
     import imageio_ffmpeg
 
     path = film.with_suffix(".gif")
@@ -155,10 +148,8 @@ def whole(path: Path) -> Iterator[Path]:
         raise
 
 
-def tiled(pictures: Sequence["np.ndarray"], labels: Sequence[str]) -> "np.ndarray":
+def tiled(pictures: Sequence[np.ndarray], labels: Sequence[str]) -> np.ndarray:
     """Pictures of one size in a grid about as wide as high, each with its label."""
-    import numpy as np
-
     columns = math.ceil(math.sqrt(len(pictures)))
     rows = math.ceil(len(pictures) / columns)
     height, width = pictures[0].shape[:2]
@@ -169,9 +160,8 @@ def tiled(pictures: Sequence["np.ndarray"], labels: Sequence[str]) -> "np.ndarra
     return grid
 
 
-def labelled(picture: "np.ndarray", label: str) -> "np.ndarray":
+def labelled(picture: np.ndarray, label: str) -> np.ndarray:
     """A picture with a few words in its corner."""
-    import numpy as np
     from PIL import Image, ImageDraw, ImageFont
 
     image = Image.fromarray(picture)
@@ -182,9 +172,8 @@ def labelled(picture: "np.ndarray", label: str) -> "np.ndarray":
     return np.asarray(image)
 
 
-def smaller(picture: "np.ndarray", size: int) -> "np.ndarray":
+def smaller(picture: np.ndarray, size: int) -> np.ndarray:
     """A picture at most so high, its pixels averaged."""
-    import numpy as np
     from PIL import Image
 
     image = Image.fromarray(picture)
