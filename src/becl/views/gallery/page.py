@@ -6,8 +6,8 @@ from typing import Any
 
 from becl.errors import UserError
 from becl.runs.folder import kept_snapshots
-from becl.views.gallery_numbers import Numbers, label, numbers_of, table
-from becl.views.gallery_scene import Stage, pace_of, set_camera, stage_of, unit_of
+from becl.views.gallery.numbers import Numbers, label, numbers_of, table
+from becl.views.gallery.scene import Stage, pace_of, set_camera, stage_of, unit_of
 from becl.views.poses import Look, Motion, motion_of
 
 TICK = 1 / 30  # Seconds between two looks at the clock.

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from becl.views.figures.colors import skill_colors
-from becl.views.gallery_shapes import Part, joined, parts_of
+from becl.views.gallery.shapes import Part, joined, parts_of
 from becl.views.poses import Bodies, Motion, bodies_of
 
 ROOM = 1.25  # A square's side beside what its skill needs.

@@ -1,61 +1,25 @@
-"""`becl gallery`: the skills of a run side by side in 3D, on a page of this machine or as one file to send on."""
+"""The skills of a run side by side in 3D, with a player and a table, as one HTML file to send on."""
 
-import contextlib
 import html
-import io
-import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from becl.errors import UserError
 from becl.options import GalleryOptions
 from becl.runs.folder import write_text
 from becl.runs.progress import counted
 from becl.views.filmstrip import is_folder
-from becl.views.gallery_numbers import Numbers, label, numbers_of, table
-from becl.views.gallery_page import Page
-from becl.views.gallery_scene import pace_of, set_camera, stage_of, unit_of
+from becl.views.gallery.numbers import Numbers, label, numbers_of, table
+from becl.views.gallery.scene import pace_of, set_camera, stage_of, unit_of
+from becl.views.gallery.server import free_port, server_at
 from becl.views.poses import Look, Motion, motion_of
-
-HOST = "127.0.0.1"
 
 
 def page_path(out: Path) -> Path:
     if is_folder(out):
         raise UserError(f"{out} is a folder; name a file for --export, such as {out / 'page.html'}")
     return out if out.suffix in (".html", ".htm") else out.with_name(out.name + ".html")
-
-
-def free_port(wanted: int | None) -> int:
-    """A port that nobody listens at."""
-    with socket.socket() as trial:
-        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            trial.bind((HOST, wanted or 0))
-        except OSError as error:
-            raise UserError(f"--port {wanted}: {error.strerror}; leave it out for a free one") from None
-        return trial.getsockname()[1]
-
-
-@contextlib.contextmanager
-def server_at(port: int, label: str) -> Iterator[Any]:
-    """viser's server, on this machine only."""
-    import viser
-
-    with contextlib.redirect_stdout(io.StringIO()):  # It prints a box of its own.
-        server = viser.ViserServer(HOST, port, label, verbose=False)
-    try:
-        server.gui.configure_theme(show_logo=False, show_share_button=False)
-        server.gui.main_panel.dock_right()
-        yield server
-    finally:
-        with contextlib.redirect_stdout(io.StringIO()):
-            server.stop()
-
-
-# --- A file -----------------------------------------------------------------------------------------------------------
 
 
 def write_page(look: Look, path: Path, options: GalleryOptions) -> int:
@@ -96,22 +60,3 @@ def caption(look: Look, motion: Motion, numbers: Sequence[Numbers]) -> str:
     return f'<details id="skills" style="{style}"><summary>{html.escape(look.title)}</summary>{cells}' + (
         f"<table>{body}</table></details>"
     )
-
-
-# --- A page -----------------------------------------------------------------------------------------------------------
-
-
-def serve(look: Look, port: int, options: GalleryOptions) -> int:
-    """Serves the page until Ctrl-C."""
-    import webbrowser
-
-    print(f"{look.title} · {counted(len(look.names), 'skill')}: a moment ...", flush=True)
-    with server_at(port, "becl") as server:
-        page = Page(server, look, options.frames, options.steps)
-        address = f"http://{HOST}:{port}"
-        print(f"{address} (Ctrl-C ends it)", flush=True)
-        if options.open:
-            webbrowser.open(address)
-        with contextlib.suppress(KeyboardInterrupt):
-            page.play_forever()
-    return 0
