@@ -13,7 +13,7 @@ from becl.experiments.memory import size
 from becl.nn.adam import without_optimizers
 from becl.runs.progress import counted
 from becl.sweeps.device import Device
-from becl.sweeps.plan import Cell, Job, Plan
+from becl.sweeps.plan import GridCell, Job, Plan
 
 
 class Rate(NamedTuple):
@@ -72,7 +72,7 @@ class Cost(NamedTuple):
     """Jobs whose own rate is not known."""
 
 
-def cost_of(jobs: Sequence[Job], cells: Mapping[str, Cell], device: str, rates: Sequence[Rate]) -> Cost:
+def cost_of(jobs: Sequence[Job], cells: Mapping[str, GridCell], device: str, rates: Sequence[Rate]) -> Cost:
     hours, assumed = 0.0, 0
     for job in jobs:
         rate = rate_of(job, device, rates)
@@ -88,7 +88,7 @@ def cost_of(jobs: Sequence[Job], cells: Mapping[str, Cell], device: str, rates: 
     )
 
 
-def disk_of(job: Job, cell: Cell) -> int:
+def disk_of(job: Job, cell: GridCell) -> int:
     """Bytes of networks that are kept; checkpoints come and go."""
     if job.stage == "maze":
         return job.runs * MAZE_RUN
@@ -142,7 +142,7 @@ def full_size(plan: Plan) -> bool:
     return bool(runs) and all(getattr(run.learner, "hidden", 1024) == 1024 for run in runs)
 
 
-def time_line(jobs: Sequence[Job], cells: Mapping[str, Cell], device: str, rates: Sequence[Rate]) -> str:
+def time_line(jobs: Sequence[Job], cells: Mapping[str, GridCell], device: str, rates: Sequence[Rate]) -> str:
     robots = [job for job in jobs if job.stage != "maze"]
     if not robots:
         return f"time on {device}: not known before it has run (docs/maze.md has some)"
