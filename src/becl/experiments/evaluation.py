@@ -26,7 +26,7 @@ from becl.experiments.snapshots import load_snapshot, snapshot_path
 from becl.invocation import own_version
 from becl.measure.skills import STARTS, per_skill, rollout, sets_of, skills_of, summary, tasks_of, zero_shot
 from becl.options import EvaluateOptions
-from becl.runs.folder import check_place, kept_snapshots, to_csv, write_text
+from becl.runs.folder import check_place, kept_snapshots, six_digits, to_csv, write_text
 from becl.runs.log import readable
 from becl.runs.progress import counted, progress
 from becl.seeds import seeds_text
@@ -226,13 +226,7 @@ def write(request: Request, measured: Evaluation, seconds: float, line: str) -> 
 
 def table_text(rows: list[Row]) -> str:
     columns = dict.fromkeys(name for row in rows for name in row)
-    return to_csv([{name: _short(row.get(name, "")) for name in columns} for row in rows])
-
-
-def _short(value: Any) -> Any:
-    if isinstance(value, float):
-        return "" if value != value else f"{value:.6g}"
-    return value
+    return to_csv([six_digits({name: row.get(name, "") for name in columns}) for row in rows])
 
 
 HEADINGS = {

@@ -22,8 +22,8 @@ from becl.learning.protocols import Restorable
 from becl.measure.coverage import Coverage
 from becl.options import FinetuneOptions
 from becl.runs.callbacks import Callback
-from becl.runs.folder import to_csv, write_text
-from becl.runs.log import lane_name, short
+from becl.runs.folder import six_digits, to_csv, write_text
+from becl.runs.log import lane_name
 from becl.runs.progress import Progress, clock, counted, say
 from becl.runs.recording import Restored
 from becl.runs.session import Kept, Session, run_command
@@ -103,7 +103,7 @@ class Finetuner:
             session.save()
             return False
         session.listeners.final(self.steps, finals)
-        write_text(self.out / "final.csv", to_csv([{k: short(v) for k, v in row.items()} for row in finals]))
+        write_text(self.out / "final.csv", to_csv([six_digits(row) for row in finals]))
         save_policies(finetuning, self.out, state)
         return True
 
