@@ -39,7 +39,7 @@ Row = dict[str, Any]
 class Request(NamedTuple):
     """A command resolved and checked."""
 
-    made: Pretraining
+    pretraining: Pretraining
     folder: Path
     snapshot: int
     seeds: list[int]
@@ -62,9 +62,9 @@ class Evaluation(NamedTuple):
 def measure(options: EvaluateOptions) -> Evaluation:
     """Does what a command asks for: says it, writes it, shows it."""
     request = resolve(options)
-    made = request.made
+    pretraining = request.pretraining
     print(
-        f"{made.method} on {made.env} at {request.snapshot:,} steps · seeds {_listed(request.seeds)} × "
+        f"{pretraining.method} on {pretraining.env} at {request.snapshot:,} steps · seeds {_listed(request.seeds)} × "
         f"{counted(len(request.names), 'skill')} × {counted(request.episodes, 'episode')} · {request.out}/",
         flush=True,
     )
@@ -80,19 +80,19 @@ def measure(options: EvaluateOptions) -> Evaluation:
 
 def resolve(options: EvaluateOptions) -> Request:
     """Refuses what cannot be measured; writes nothing."""
-    made = load_pretraining(options.run)
+    pretraining = load_pretraining(options.run)
     if options.episodes < 1:
         raise UserError(f"--episodes {options.episodes}: at least 1 is needed")
-    seeds = list(made.seeds if options.seeds is None else options.seeds)
-    if other := [seed for seed in seeds if seed not in made.seeds]:
-        raise UserError(f"--seeds: {options.run} has no seed {other[0]}; it has {_listed(made.seeds)}")
+    seeds = list(pretraining.seeds if options.seeds is None else options.seeds)
+    if other := [seed for seed in seeds if seed not in pretraining.seeds]:
+        raise UserError(f"--seeds: {options.run} has no seed {other[0]}; it has {_listed(pretraining.seeds)}")
     check_seeds(seeds)
     snapshot = choose_snapshot(options.run, seeds, options.snapshot)
-    tasks = choose_tasks(made.env, options.task)
-    vectors, names = choose_skills(made.method, made.run.objective.skills, options.skills)
+    tasks = choose_tasks(pretraining.env, options.task)
+    vectors, names = choose_skills(pretraining.method, pretraining.run.objective.skills, options.skills)
     out = options.out or options.run / "evaluation"
     check_place(out)
-    return Request(made, options.run, snapshot, seeds, tasks, vectors, names, options.episodes, out)
+    return Request(pretraining, options.run, snapshot, seeds, tasks, vectors, names, options.episodes, out)
 
 
 def choose_seed(folder: Path, seeds: Sequence[int], wanted: int | None) -> int:
@@ -171,31 +171,31 @@ def _listed(numbers: Sequence[int]) -> str:
 
 def evaluate(request: Request) -> Evaluation:
     """Rolls out and measures one seed after another."""
-    made, names = request.made, request.names
+    pretraining, names = request.pretraining, request.names
     # All are read first: a damaged one shows before time is spent.
-    actors = [load_snapshot(made, snapshot_path(request.folder, seed, request.snapshot))[0].actor
+    actors = [load_snapshot(pretraining, snapshot_path(request.folder, seed, request.snapshot))[0].actor
               for seed in request.seeds]  # fmt: skip
-    steps = len(names) * request.episodes * made.run.env.episode_length * len(sets_of(request.tasks))
+    steps = len(names) * request.episodes * pretraining.run.env.episode_length * len(sets_of(request.tasks))
     measured = Evaluation([], [], [])
-    with progress(steps * len(actors), "steps") as shown:
+    with progress(steps * len(actors), "steps") as bar:
         for seed, actor in zip(request.seeds, actors, strict=True):
-            shown.note = f"seed {seed}"
+            bar.note = f"seed {seed}"
             done = rollout(
-                actor, made.env, request.vectors, request.episodes, tasks=request.tasks, advance=shown.advance
+                actor, pretraining.env, request.vectors, request.episodes, tasks=request.tasks, advance=bar.advance
             )
             measured.zero_shot.extend({"seed": seed, **row} for row in zero_shot(done, names))
-            measured.per_skill.extend({"seed": seed, **row} for row in per_skill(done, made.env, names))
-            measured.skills.append({"seed": seed, **summary(done, made.env)})
+            measured.per_skill.extend({"seed": seed, **row} for row in per_skill(done, pretraining.env, names))
+            measured.skills.append({"seed": seed, **summary(done, pretraining.env)})
     return measured
 
 
 def write(request: Request, measured: Evaluation, seconds: float, line: str) -> None:
     """The tables, then what they are of."""
-    made, out = request.made, request.out
+    pretraining, out = request.pretraining, request.out
     result = {
         "command": line,
-        "env": made.env,
-        "method": made.method,
+        "env": pretraining.env,
+        "method": pretraining.method,
         "snapshot": request.snapshot,
         "seeds": request.seeds,
         "skills": [name for name in request.names if name != ""],

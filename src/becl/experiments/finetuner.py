@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from becl.envs.external import is_foreign
+from becl.envs.external import is_external
 from becl.experiments import memory
 from becl.experiments.environments import make_envs
 from becl.experiments.finetuning import Finetuning, lane_keys
@@ -96,7 +96,7 @@ class Finetuner:
         session.bar.note = f"{finetuning.final_episodes} final episodes"
         session.bar.tick()
         at_once = finetuning.final_episodes
-        if is_foreign(finetuning.env):
+        if is_external(finetuning.env):
             at_once = min(at_once, FOREIGN_AT_ONCE)
         finals = final_scores(finetuning, state, self._surroundings(at_once, FINAL_SEED), self.keys, session.stopping)
         if finals is None:

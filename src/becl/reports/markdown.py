@@ -6,9 +6,9 @@ from becl.reports.sections.section import Section
 from becl.reports.tables import Cell, Table
 
 
-def to_markdown(title: str, sections: Sequence[Section], warnings: Sequence[str], figures: str, made: str) -> str:
-    """The page: text, tables, and figures by their place; nothing in it depends on the day but what `made` says."""
-    lines = [f"# {title}", "", made]
+def to_markdown(title: str, sections: Sequence[Section], warnings: Sequence[str], figures: str, origin: str) -> str:
+    """The page: text, tables, and figures by their place; nothing in it depends on the day but what `origin` says."""
+    lines = [f"# {title}", "", origin]
     for warning in warnings:
         lines += ["", f"> {warning}"]
     for section in sections:

@@ -47,8 +47,8 @@ def write_report(found: Found, sections: Sequence[Section], options: ReportOptio
         write_text(out / "index.html", render(found, sections, images, options))
         if options.markdown is not None:
             places = os.path.relpath(out / "figures", options.markdown.parent)
-            made = f"Made by `{command_text(options)}`."
-            write_text(options.markdown, to_markdown(page_title(found), sections, found.warnings, places, made))
+            origin = f"Made by `{command_text(options)}`."
+            write_text(options.markdown, to_markdown(page_title(found), sections, found.warnings, places, origin))
     except OSError as error:
         raise UserError(f"cannot write in {out}: {error.strerror}") from None
 
@@ -110,16 +110,16 @@ def print_summary(found: Found, sections: Sequence[Section]) -> None:
     def text(cell: Cell) -> str:
         return f"[bold]{escape(cell.text)}[/bold]" if cell.bold else escape(cell.text)
 
-    shown = console()
-    for one in (made for section in sections for made in section.tables if made.name in ON_TERMINAL):
+    terminal = console()
+    for one in (one for section in sections for one in section.tables if one.name in ON_TERMINAL):
         last = min(len(one.head), 1 + ON_TERMINAL[one.name])
         for first in range(1, last, MOST_ON_TERMINAL):
             columns = [0, *range(first, min(first + MOST_ON_TERMINAL, last))]
             rows = [[text(row[column]) for column in columns] for row in one.rows]
-            shown.print(table(one.caption, [escape(one.head[column].text) for column in columns], rows))
+            terminal.print(table(one.caption, [escape(one.head[column].text) for column in columns], rows))
     for note in (note for section in sections if section.name == CAUTION for note in section.notes):
-        shown.print(f"caution: {escape(note)}")
+        terminal.print(f"caution: {escape(note)}")
     for warning in found.warnings:
-        shown.print(f"warning: {escape(warning)}")
+        terminal.print(f"warning: {escape(warning)}")
     for one in found.left_out:
-        shown.print(f"left out: {escape(one.what)}: {escape(one.why)}")
+        terminal.print(f"left out: {escape(one.what)}: {escape(one.why)}")

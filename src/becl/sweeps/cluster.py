@@ -198,10 +198,10 @@ def hushed() -> Iterator[None]:
 
 def refusal(error: BaseException) -> str:
     """Why a cluster cannot be joined, which Ray tells between the lines."""
-    told = f"{error} {error.__cause__}"
-    if "InvalidAuthToken" in told:
+    message = f"{error} {error.__cause__}"
+    if "InvalidAuthToken" in message:
         return "it has another token; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN as it is on the cluster"
-    if "resolve node to connect" in told:
+    if "resolve node to connect" in message:
         return "none of its nodes is on this machine; make it one with `ray start --address`"
     return brief(error)
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from becl import plugins
 from becl.errors import UserError
-from becl.runs.lock import forget_foreign, locked
+from becl.runs.lock import forget_remote, locked
 from becl.runs.progress import Progress, watching
 
 BEAT = 2.0  # Seconds between two renewals of the status.
@@ -78,7 +78,7 @@ def run_job(order: Order) -> Ended:
         folder.mkdir(parents=True, exist_ok=True)
         with owned(folder), (folder / "log.txt").open("a", buffering=1) as log:
             for path in order.locks:
-                forget_foreign(Path(path))
+                forget_remote(Path(path))
             ended = run_command(order, folder, log)
             note_attempt(folder, began, ended)
             return ended
@@ -127,7 +127,7 @@ def owned(folder: Path) -> Iterator[None]:
                 if beat != (beat := modified(folder / "status.json")):
                     changed = now
                 if now - changed > SILENT:
-                    forget_foreign(folder / "lock")
+                    forget_remote(folder / "lock")
                 if now - began > PATIENCE:
                     raise
                 time.sleep(0.2)
@@ -144,17 +144,18 @@ def modified(path: Path) -> int | None:
 def heartbeat(folder: Path) -> Iterator[None]:
     """Renews the status while a job runs; a full disk is no reason to stop."""
     path, over = folder / "status.json", threading.Event()
-    began, shown = time.time(), None
+    began, latest = time.time(), None
 
     def watch(progress: Progress) -> None:
-        nonlocal shown
-        shown = progress
+        nonlocal latest
+        latest = progress
 
     def renew() -> None:
         while True:
             facts: dict[str, Any] = {"pid": os.getpid(), "host": socket.gethostname(), "began": began}
-            if shown is not None:
-                facts |= {"done": shown.done, "total": shown.total, "unit": shown.unit, "rate": round(shown.rate, 2)}
+            if latest is not None:
+                facts |= {"done": latest.done, "total": latest.total, "unit": latest.unit}
+                facts["rate"] = round(latest.rate, 2)
             with contextlib.suppress(OSError):
                 part = path.with_suffix(".part")
                 part.write_text(json.dumps(facts))

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from becl import envs
 from becl.envs import maze
-from becl.envs.external import is_foreign
+from becl.envs.external import is_external
 from becl.errors import UserError, unknown
 from becl.experiments.finetuning import make_finetuning
 from becl.experiments.maze_study import make_study
@@ -91,13 +91,13 @@ class Job:
     def done(self, out: Path, before: Sequence["Job"] = ()) -> bool:
         """Whether its files are there; of one that comes last also whether they are newer than what they tell of."""
         try:
-            made = [(out / proof).stat().st_mtime_ns for proof in self.proofs]
+            outputs = [(out / proof).stat().st_mtime_ns for proof in self.proofs]
             if not self.last:
                 return True
-            told = [path.stat().st_mtime_ns for job in before for path in job.results(out) if path.exists()]
+            inputs = [path.stat().st_mtime_ns for job in before for path in job.results(out) if path.exists()]
         except OSError:
             return False
-        return min(made) >= max(told, default=0)
+        return min(outputs) >= max(inputs, default=0)
 
     def results(self, out: Path) -> list[Path]:
         return [out / proof for proof in self.proofs]
@@ -238,12 +238,12 @@ def tasks_of(block: Block, domain: str) -> tuple[str, ...]:
     tasks = block.names("tasks", ["all"])
     if "all" in tasks and len(tasks) > 1:
         raise block.wrong("tasks: all, or some by name", "tasks")
-    if is_foreign(domain):
+    if is_external(domain):
         return (domain,) if tasks == ("all",) or domain in tasks else ()
     if domain in maze.names():
         raise block.wrong(f"{domain} is a maze: it has no tasks to finetune on")
     for task in tasks:
-        if task != "all" and task not in envs.names() and not is_foreign(task):
+        if task != "all" and task not in envs.names() and not is_external(task):
             raise block.wrong(unknown("task", task, ["all", *envs.names()]), "tasks")
     own = [name for name in envs.names() if name.startswith(domain.partition("_")[0] + "_")]
     found = tuple(own) if tasks == ("all",) else tuple(task for task in tasks if task in own)

@@ -56,7 +56,7 @@ def rows_of(looks: Sequence[Look | Tuned], choice: Choice, options: FilmstripOpt
     if len(looks) == 1 and not isinstance(looks[0], Tuned):
         motion = motion_of(looks[0], options.frames, options.steps)
         return drawn(motion, range(len(motion.names)), [f"skill {name}" for name in motion.names], choice, options.size)
-    runs = {look.folder: {"method": look.made.method, "env": look.made.env} for look in looks}
+    runs = {look.folder: {"method": look.method, "env": look.env} for look in looks}
     labels = dict(zip(runs, run_labels([*runs], [*runs.values()]), strict=True))
     rows = []
     for look in looks:

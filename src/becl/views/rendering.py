@@ -74,10 +74,10 @@ def choose_renderer(wanted: Renderer = "auto") -> Choice:
         if problem is None:
             return settle(name, "as asked for" if wanted != "auto" else "it draws here")
         problems[name] = problem
-    told = "; ".join(f"{name}: {problem}" for name, problem in problems.items())
+    reasons = "; ".join(f"{name}: {problem}" for name, problem in problems.items())
     if wanted != "auto":
-        raise UserError(f"--renderer {wanted} draws nothing here ({told}); leave it out, or use rays")
-    return settle("rays", f"no OpenGL here ({told})")
+        raise UserError(f"--renderer {wanted} draws nothing here ({reasons}); leave it out, or use rays")
+    return settle("rays", f"no OpenGL here ({reasons})")
 
 
 def settle(name: str, why: str) -> Choice:
@@ -304,9 +304,9 @@ def geom_colors(model: "mujoco.MjModel") -> Float[np.ndarray, "geoms 3"]:
     parts = (mujoco.MjvOption(), mujoco.MjvPerturb(), mujoco.MjvCamera())
     mujoco.mjv_updateScene(model, data, *parts, int(mujoco.mjtCatBit.mjCAT_ALL), scene)
     colors = np.full((model.ngeom, 3), 0.5)
-    for shown in scene.geoms[: scene.ngeom]:  # Knows which of the two colours counts.
-        if shown.objtype == mujoco.mjtObj.mjOBJ_GEOM:
-            colors[shown.objid] = shown.rgba[:3]
+    for geom in scene.geoms[: scene.ngeom]:  # Knows which of the two colours counts.
+        if geom.objtype == mujoco.mjtObj.mjOBJ_GEOM:
+            colors[geom.objid] = geom.rgba[:3]
     for geom in np.flatnonzero(model.geom_matid >= 0):
         number = model.mat_texid[model.geom_matid[geom], mujoco.mjtTextureRole.mjTEXROLE_RGB]
         if number >= 0:

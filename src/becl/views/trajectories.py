@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from becl.envs import maze
-from becl.envs.external import is_foreign
+from becl.envs.external import is_external
 from becl.experiments.snapshots import load_snapshot
 from becl.measure.coverage import grid_of
 from becl.measure.skills import Episodes, rollout, sets_of, tasks_of
@@ -35,15 +35,14 @@ STATES = 40  # Of an episode, evenly spaced, whose features are drawn.
 
 def draw(look: Look, out: Path, episodes: int) -> int:
     """Plays, draws and writes."""
-    made = look.made
     print(f"{look.title} · {counted(len(look.names), 'skill')} × {counted(episodes, 'episode')} · {out}/", flush=True)
-    learner, objective = load_snapshot(made, look.path)
-    with progress(len(look.names) * episodes * made.run.env.episode_length, "steps") as shown:
-        done = rollout(learner.actor, made.env, look.vectors, episodes, tasks=tasks_in_one_scene(made.env),
-                       advance=shown.advance)  # fmt: skip
+    learner, objective = load_snapshot(look.pretraining, look.path)
+    with progress(len(look.names) * episodes * look.pretraining.run.env.episode_length, "steps") as bar:
+        done = rollout(learner.actor, look.env, look.vectors, episodes, tasks=tasks_in_one_scene(look.env),
+                       advance=bar.advance)  # fmt: skip
     check_writable(out)
     if not done.place.shape[-1]:
-        print(f"no trajectories: {made.env} has no body whose place is known (a MuJoCo model's has)")
+        print(f"no trajectories: {look.env} has no body whose place is known (a MuJoCo model's has)")
     for name, figure in figures_of(look, done, learner, objective):
         for path in save(figure, out / name):
             print(path)
@@ -57,13 +56,13 @@ def tasks_in_one_scene(env: str) -> list[str]:
 
 def figures_of(look: Look, done: Episodes, learner: Any, objective: Any) -> Iterator[tuple[str, "Figure"]]:
     """All that can be drawn of this run."""
-    env = look.made.env
+    env = look.env
     if env in maze.names():
         panel = Panel("", look.title, done.place, maze.geometry(env), look.names)
         yield "trajectories", panels([panel], 1, width=COLUMN_WIDTH)
     elif done.place.shape[-1]:
         yield "trajectories", skill_paths(done.place, done.step_seconds, look.names, look.title)
-    if not is_foreign(env):
+    if not is_external(env):
         grid = grid_of(env)
         coordinates = grid.coordinates(done.obs.reshape(-1, done.obs.shape[-1]))
         by_skill = coordinates.reshape(len(look.names), -1, coordinates.shape[-1])
@@ -78,7 +77,7 @@ def features_of(look: Look, done: Episodes, learner: Any, objective: Any) -> np.
     """BeCL's features of some states [skills, episodes, states, feature]; None for other methods."""
     import jax.numpy as jnp
 
-    run = look.made.run
+    run = look.pretraining.run
     if not isinstance(objective, EncoderState):
         return None
     chosen = np.linspace(1, done.obs.shape[2] - 1, min(STATES, done.obs.shape[2] - 1)).round().astype(int)

@@ -57,7 +57,7 @@ def film(looks: Sequence[Look | Tuned], out: Path, options: VideoOptions) -> int
     choice = choose_renderer(options.renderer)
     for look in looks:
         print(look.title + ("" if isinstance(look, Tuned) else f" · {counted(len(look.names), 'skill')}"))
-    print(f"{drawn_by(choice, looks[0].made.env)} · {out}/", flush=True)
+    print(f"{drawn_by(choice, looks[0].env)} · {out}/", flush=True)
     motions = [motion_of(look, options.frames, options.steps) for look in looks]
     check_writable(out)
     began, shots = time.perf_counter(), []
@@ -70,9 +70,9 @@ def film(looks: Sequence[Look | Tuned], out: Path, options: VideoOptions) -> int
                 shots += [Shot(f"skill-{name}", str(name), painter, i) for i, name in enumerate(motion.names)]
         # JAX warns of a fork, but nothing runs between it and the start of ffmpeg.
         warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
-        shown = stack.enter_context(progress(len(shots) * motions[0].frames, "frames"))
+        bar = stack.enter_context(progress(len(shots) * motions[0].frames, "frames"))
         together = "tasks" if isinstance(looks[0], Tuned) else "skills"
-        paths = write_films(shots, together, motions[0], out, options.gif, shown)
+        paths = write_films(shots, together, motions[0], out, options.gif, bar)
     size = sum(path.stat().st_size for path in paths)
     print(f"{len(paths)} films, {size / 1e6:.1f} MB, {time.perf_counter() - began:.0f} s in {out}/")
     return 0
@@ -86,7 +86,7 @@ def drawn_by(choice: Choice, env: str) -> str:
 
 
 def write_films(
-    shots: Sequence[Shot], together: str, motion: Motion, out: Path, gif: bool, shown: Any
+    shots: Sequence[Shot], together: str, motion: Motion, out: Path, gif: bool, bar: Any
 ) -> list[Path]:  # fmt: skip
     """All films at once, a frame of each at a time, so that none has to be kept; then their GIFs. All are as long as
     `motion`."""
@@ -99,7 +99,7 @@ def write_films(
             pictures = [shot.painter.frame(shot.skill, number) for shot in shots]
             for film, picture in zip(films, [*pictures, tiled(pictures, labels)], strict=True):
                 film.append_data(picture)
-            shown.advance(len(pictures))
+            bar.advance(len(pictures))
     return [*paths, *(write_gif(path, min(rate, GIF_RATE), GIF_WIDTH[path is paths[-1]]) for path in paths if gif)]
 
 
