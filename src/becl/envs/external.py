@@ -298,7 +298,6 @@ def wrapped(make: Callable[[], Any]) -> Callable[[], Any]:
         env = make()
         if not hasattr(env, "observation_spec"):
             return env
-
         return DmEnvironment(lambda seed: seeded(make(), seed))
 
     return make_gymnasium
