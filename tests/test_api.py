@@ -16,7 +16,7 @@ from gymnasium.spaces import Box, Dict
 
 import becl
 from becl.commands.cli import main
-from becl.envs import external as foreign
+from becl.envs import external
 from becl.experiments.snapshots import load_snapshot, snapshot_path
 from becl.export.files import load_policy
 from becl.export.policy import fold, numpy_policy
@@ -340,24 +340,24 @@ class TestWandb:
 
 class TestHandedOver:
     def test_functions_and_classes_are_found_again_by_name(self):
-        assert foreign.hand_over(limited) == f"py:{__name__}:limited"
-        assert foreign.hand_over(Slope) == f"py:{__name__}:Slope"
-        foreign.FACTORIES.clear()
-        assert foreign.make_foreign(f"py:{__name__}:limited", 1, 0).spec == becl.envs.EnvSpec(3, 2, 10)
+        assert external.hand_over(limited) == f"py:{__name__}:limited"
+        assert external.hand_over(Slope) == f"py:{__name__}:Slope"
+        external.FACTORIES.clear()
+        assert external.make_external(f"py:{__name__}:limited", 1, 0).spec == becl.envs.EnvSpec(3, 2, 10)
 
     def test_gymnasiums_own_keep_their_name(self):
-        assert foreign.hand_over(gymnasium.make("Pendulum-v1")) == "gym:Pendulum-v1"
+        assert external.hand_over(gymnasium.make("Pendulum-v1")) == "gym:Pendulum-v1"
         changed = gymnasium.make("Pendulum-v1", g=1.0)
-        name = foreign.hand_over(changed)
+        name = external.hand_over(changed)
         assert name.startswith("py:")
-        batch = foreign.make_foreign(name, 2, 0)
+        batch = external.make_external(name, 2, 0)
         assert [env.unwrapped.g for env in batch._envs.envs] == [1.0, 1.0]
 
     def test_an_object_is_copied(self):
         one = Slope()
         one.reset()
         one.place = 2.0
-        batch = foreign.make_foreign(foreign.hand_over(one), 2, 0)
+        batch = external.make_external(external.hand_over(one), 2, 0)
         batch.reset()
         assert one.place == 2.0
         assert len({id(env) for env in batch._envs.envs}) == 2
@@ -369,23 +369,23 @@ class TestHandedOver:
             return suite.load("point_mass", "easy")
 
         for given in (make, make()):
-            name = foreign.hand_over(given)
-            first, again, other = (foreign.make_foreign(name, 1, seed).reset() for seed in (0, 0, 1))
+            name = external.hand_over(given)
+            first, again, other = (external.make_external(name, 1, seed).reset() for seed in (0, 0, 1))
             np.testing.assert_array_equal(first, again)
             assert not np.array_equal(first, other)
 
     def test_what_another_process_had_is_asked_for(self, tmp_path):
         here = lambda: limited(5)  # noqa: E731
         run = becl.pretrain(here, "rnd", steps=60, out=tmp_path / "run", **TINY)
-        foreign.FACTORIES.clear()
-        foreign.foreign_spec.cache_clear()
+        external.FACTORIES.clear()
+        external.external_spec.cache_clear()
         with pytest.raises(becl.UserError, match="pass it again"):
             run.skill()
         again = becl.load(run.folder, env=here)
         assert isinstance(again, becl.Run)
         assert again.skill().obs_dim == 3
         with pytest.raises(becl.UserError, match="cannot be imported"):
-            foreign.make_foreign("py:nowhere.at.all:make", 1, 0)
+            external.make_external("py:nowhere.at.all:make", 1, 0)
 
     def test_another_of_the_same_name_replaces_it(self):
         def make(length):
@@ -394,7 +394,7 @@ class TestHandedOver:
 
             return named
 
-        specs = [foreign.foreign_spec(foreign.hand_over(make(length))) for length in (3, 6)]
+        specs = [external.external_spec(external.hand_over(make(length))) for length in (3, 6)]
         assert [spec.episode_length for spec in specs] == [3, 6]
 
 

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from becl.commands import doctor
-from becl.commands.doctor import Apart, Line
+from becl.commands import doctor, machine
+from becl.commands.doctor import Apart
+from becl.commands.machine import Line
 from becl.commands.parse import parse_options
 from becl.errors import UserError
 from becl.options import DoctorOptions
@@ -37,7 +38,7 @@ def quick(monkeypatch) -> dict[str, Any]:
     checks: dict[str, Any] = {}
     monkeypatch.setattr(doctor, "CHECKS", checks)
     monkeypatch.setattr(doctor, "check_rendering", list)
-    monkeypatch.setattr(doctor, "WRITTEN", 2**20)
+    monkeypatch.setattr(machine, "WRITTEN", 2**20)
     return checks
 
 
@@ -83,7 +84,7 @@ class TestCommand:
             "check": "bad",
             "status": "broken",
             "found": "RuntimeError: the driver is upside down",
-            "advice": doctor.REPAIR,
+            "advice": machine.REPAIR,
             "data": {},
         }
         assert report["checks"][1]["data"] == {"number": 3}
@@ -124,13 +125,13 @@ class TestCommand:
         def check():
             raise UserError("unset it")
 
-        assert doctor.look("robot", check) == [Line("robot", "broken", "unset it")]
+        assert machine.look("robot", check) == [Line("robot", "broken", "unset it")]
 
     def test_an_error_without_words(self):
         def check():
             raise AssertionError
 
-        assert doctor.look("x", check)[0].found == "AssertionError"
+        assert machine.look("x", check)[0].found == "AssertionError"
 
 
 def test_imports_are_light():
@@ -231,7 +232,7 @@ time.sleep(600)"""
 
 class TestPackages:
     def test_here(self):
-        lines = doctor.check_packages()
+        lines = machine.check_packages()
         assert {"jax", "jaxlib", "mujoco", "numpy", "gymnasium", "dm_control"} <= lines[0].data.keys()
         assert lines[0].data["numpy"] == np.__version__
 
@@ -244,7 +245,7 @@ class TestPackages:
             return "0.4.1" if name == "jax" else known(name)
 
         monkeypatch.setattr(importlib.metadata, "version", version)
-        lines = doctor.check_packages()[1:]
+        lines = machine.check_packages()[1:]
         assert {line.status for line in lines} == {"broken"}
         found = {line.found.split()[0]: line for line in lines}
         assert found["mujoco"].found == "mujoco is not installed"
@@ -256,51 +257,51 @@ class TestPackages:
             raise importlib.metadata.PackageNotFoundError(name)
 
         monkeypatch.setattr(importlib.metadata, "requires", requires)
-        (line,) = doctor.check_packages()
-        assert line.data.keys() == {*doctor.LIBRARIES}
+        (line,) = machine.check_packages()
+        assert line.data.keys() == {*machine.LIBRARIES}
 
     def test_extras(self, monkeypatch):
-        monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
-        monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
-        lines = doctor.check_extras()
+        monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: None)
+        monkeypatch.setattr(machine.shutil, "which", lambda name: None)
+        lines = machine.check_extras()
         assert {line.status for line in lines} == {"note"}
         assert [line.advice for line in lines] == ["pip install 'becl[onnx]'", "pip install 'becl[ray]'",
                                                    "pip install 'becl[wandb]'", "apt install chromium"]  # fmt: skip
-        monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: name)
-        monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/bin/{name}")
-        assert {line.status for line in doctor.check_extras()} == {"ok"}
+        monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: name)
+        monkeypatch.setattr(machine.shutil, "which", lambda name: f"/bin/{name}")
+        assert {line.status for line in machine.check_extras()} == {"ok"}
 
 
 class TestHost:
     def test_quota(self, tmp_path, monkeypatch):
         (tmp_path / "cpu.max").write_text("50000 100000\n")
-        assert doctor.core_quota(tmp_path / "cpu.max") == 0.5
+        assert machine.core_quota(tmp_path / "cpu.max") == 0.5
         (tmp_path / "cpu.max").write_text("max 100000\n")
-        assert doctor.core_quota(tmp_path / "cpu.max") is None
-        assert doctor.core_quota(tmp_path / "none") is None
-        monkeypatch.setattr(doctor, "core_quota", lambda: 0.5)
-        (line,) = doctor.check_cores()
+        assert machine.core_quota(tmp_path / "cpu.max") is None
+        assert machine.core_quota(tmp_path / "none") is None
+        monkeypatch.setattr(machine, "core_quota", lambda: 0.5)
+        (line,) = machine.check_cores()
         assert line.status == "note"
         assert "time of only 0.5" in line.found
 
     def test_memory(self, tmp_path, monkeypatch):
         (tmp_path / "info").write_text("MemTotal: 9 kB\nMemAvailable:    1000 kB\n")
-        assert doctor.available_memory(tmp_path / "info") == 1_024_000
-        assert doctor.available_memory(tmp_path / "none") is None
+        assert machine.available_memory(tmp_path / "info") == 1_024_000
+        assert machine.available_memory(tmp_path / "none") is None
         (tmp_path / "max").write_text("max\n")
-        assert doctor.memory_limit(tmp_path / "max") is None
+        assert machine.memory_limit(tmp_path / "max") is None
         (tmp_path / "max").write_text("1000000000\n")
-        assert doctor.memory_limit(tmp_path / "max") == 10**9
-        monkeypatch.setattr(doctor, "memory_limit", lambda: 10**9)
-        (line,) = doctor.check_memory()
+        assert machine.memory_limit(tmp_path / "max") == 10**9
+        monkeypatch.setattr(machine, "memory_limit", lambda: 10**9)
+        (line,) = machine.check_memory()
         assert line.status == "note"
         assert line.found.startswith("1.0 GB")
         assert "replay.capacity" in line.advice
 
     def test_unknown_memory(self, monkeypatch):
-        monkeypatch.setattr(doctor, "memory_limit", lambda: None)
-        monkeypatch.setattr(doctor, "available_memory", lambda: None)
-        (line,) = doctor.check_memory()
+        monkeypatch.setattr(machine, "memory_limit", lambda: None)
+        monkeypatch.setattr(machine, "available_memory", lambda: None)
+        (line,) = machine.check_memory()
         assert line.data["available"] is None
 
 
@@ -313,7 +314,7 @@ class FakeDevice:
 
 class TestDevices:
     def test_one_that_fails(self):
-        line = doctor.check_device(FakeDevice())
+        line = machine.check_device(FakeDevice())
         assert (line.check, line.status) == ("device gpu:3", "broken")
         assert line.found.startswith("Fake 9000: ")
         assert "JAX_PLATFORMS=cpu" in line.advice
@@ -326,7 +327,7 @@ class TestDevices:
 
         monkeypatch.setattr(jax, "devices", devices)
         monkeypatch.setenv("JAX_PLATFORMS", "tpu")
-        (line,) = doctor.check_devices()
+        (line,) = machine.check_devices()
         assert line.found == "JAX finds no device (JAX_PLATFORMS=tpu): RuntimeError: no backend"
         assert line.advice == "unset JAX_PLATFORMS"
 
@@ -338,9 +339,9 @@ class TestDevices:
             product = x.astype(np.float64) @ y.astype(np.float64)
             return product + off * product.std(), rate
 
-        monkeypatch.setattr(doctor, "time_product", time_product)
+        monkeypatch.setattr(machine, "time_product", time_product)
         cpu = type("Cpu", (), {"platform": "cpu"})()
-        return {line.check.split()[1]: line for line in doctor.check_precisions(cpu)}
+        return {line.check.split()[1]: line for line in machine.check_precisions(cpu)}
 
     def test_precisions(self, monkeypatch):
         lines = self.precisions(monkeypatch, {"float32": (1e-6, 100), "tf32": (1e-3, 300), "bf16": (1e-2, 800)})
@@ -369,7 +370,7 @@ class TestDevices:
 
 class TestRendering:
     def test_here(self):
-        lines = doctor.check_rendering(60.0)
+        lines = machine.check_rendering(60.0)
         assert [line.check for line in lines] == ["rendering egl", "rendering osmesa", "rendering glfw", "rendering"]
         assert all(line.advice for line in lines if line.status == "note")
         assert {line.status for line in lines} <= {"ok", "note"}
@@ -388,7 +389,7 @@ if kind == "osmesa":
         monkeypatch.setattr(gl, "PICTURE", picture)
         monkeypatch.delenv("MUJOCO_GL", raising=False)
         began = time.perf_counter()
-        egl, osmesa, glfw, chosen = doctor.check_rendering(2.0)
+        egl, osmesa, glfw, chosen = machine.check_rendering(2.0)
         assert time.perf_counter() - began < 300
         assert (egl.status, egl.found) == ("note", "no picture within 2 s")
         assert (osmesa.status, osmesa.found) == ("note", "crashed (SIGABRT)")
@@ -400,35 +401,35 @@ if kind == "osmesa":
 
     def test_the_chosen_one(self, monkeypatch):
         lines = [Line("rendering egl", "ok", ""), Line("rendering osmesa", "note", "")]
-        assert doctor.choice_of(lines, "egl").status == "ok"
-        assert doctor.choice_of(lines, "EGL").status == "ok"
-        assert doctor.choice_of(lines, "osmesa").advice == "export MUJOCO_GL=egl"
-        assert doctor.choice_of(lines[1:], "").status == "note"
+        assert machine.choice_of(lines, "egl").status == "ok"
+        assert machine.choice_of(lines, "EGL").status == "ok"
+        assert machine.choice_of(lines, "osmesa").advice == "export MUJOCO_GL=egl"
+        assert machine.choice_of(lines[1:], "").status == "note"
 
 
 class TestDisk:
     @pytest.fixture(autouse=True)
     def _small(self, monkeypatch):
-        monkeypatch.setattr(doctor, "WRITTEN", 2**20)
+        monkeypatch.setattr(machine, "WRITTEN", 2**20)
 
     def test_leaves_nothing(self, tmp_path):
-        (line,) = doctor.check_disk(tmp_path / "runs" / "new")
+        (line,) = machine.check_disk(tmp_path / "runs" / "new")
         assert line.status in ("ok", "note")
         assert list(tmp_path.iterdir()) == []
 
     def space(self, monkeypatch, free: int) -> None:
-        monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: type("Usage", (), {"free": free})())
+        monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: type("Usage", (), {"free": free})())
 
     def test_little_space(self, tmp_path, monkeypatch):
         self.space(monkeypatch, 10**9)
-        (line,) = doctor.check_disk(tmp_path)
+        (line,) = machine.check_disk(tmp_path)
         assert line.status == "note"
         assert "1.0 GB free" in line.found
 
     def test_no_space(self, tmp_path, monkeypatch):
         self.space(monkeypatch, 1000)
         monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: pytest.fail("nothing is to be written"))
-        (line,) = doctor.check_disk(tmp_path)
+        (line,) = machine.check_disk(tmp_path)
         assert (line.status, bool(line.advice)) == ("broken", True)
 
     def test_no_permission(self, tmp_path, monkeypatch):
@@ -436,6 +437,6 @@ class TestDisk:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
         monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
-        (line,) = doctor.check_disk(tmp_path)
+        (line,) = machine.check_disk(tmp_path)
         assert line.status == "broken"
         assert line.found == f"cannot write in {tmp_path}: Permission denied"

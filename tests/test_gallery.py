@@ -12,11 +12,12 @@ from gallery_runs import make_run, skilless, square, walker  # noqa: F401
 
 from becl.commands.cli import main
 from becl.envs import DOMAINS, maze
-from becl.views import gallery, gallery_numbers
-from becl.views.gallery_numbers import Numbers, kept, label, numbers_of, table
-from becl.views.gallery_page import Page
-from becl.views.gallery_scene import MazeStage, RobotStage, extent, layout_of, moves
-from becl.views.gallery_shapes import parts_of
+from becl.views.gallery import numbers as gallery_numbers
+from becl.views.gallery import server as gallery_server
+from becl.views.gallery.numbers import Numbers, kept, label, numbers_of, table
+from becl.views.gallery.page import Page
+from becl.views.gallery.scene import MazeStage, RobotStage, extent, layout_of, moves
+from becl.views.gallery.shapes import parts_of
 from becl.views.poses import Bodies, Motion, bodies_of, look_at, motion_of
 
 
@@ -121,7 +122,7 @@ class TestRobotStage:
 
 
 def naive_extent(bodies: Bodies, parts: list[Any]) -> tuple[np.ndarray, np.ndarray]:
-    from becl.views.gallery_shapes import rotation
+    from becl.views.gallery.shapes import rotation
 
     points = [
         vertex
@@ -202,7 +203,7 @@ class TestExport:
 
 @pytest.fixture(scope="module")
 def page(walker) -> Iterator[Page]:  # noqa: F811
-    with gallery.server_at(gallery.free_port(None), "becl") as server:
+    with gallery_server.server_at(gallery_server.free_port(None), "becl") as server:
         page = Page(server, look_at(walker), frames=6, steps=10)
         page._measuring.join()
         yield page

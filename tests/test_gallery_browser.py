@@ -12,8 +12,9 @@ import pytest
 from gallery_runs import make_run
 
 from becl.commands.cli import main
-from becl.views import gallery, gallery_numbers
-from becl.views.gallery_page import Page
+from becl.views.gallery import numbers as gallery_numbers
+from becl.views.gallery import server as gallery_server
+from becl.views.gallery.page import Page
 from becl.views.poses import look_at
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
@@ -69,7 +70,10 @@ def colours(tab: Any) -> int:
 
 @pytest.fixture(scope="module")
 def page(run: Path) -> Iterator[Page]:
-    with gallery.server_at(gallery.free_port(None), "becl") as server, pytest.MonkeyPatch.context() as patch:
+    with (
+        gallery_server.server_at(gallery_server.free_port(None), "becl") as server,
+        pytest.MonkeyPatch.context() as patch,
+    ):
         patch.setattr(gallery_numbers, "EPISODES", 1)
         page = Page(server, look_at(run), frames=20, steps=40)
         playing = threading.Thread(target=page.play_forever, daemon=True)

@@ -15,7 +15,7 @@ from becl.envs import DOMAINS, maze
 from becl.errors import UserError
 from becl.measure.skills import rollout
 from becl.views import rendering
-from becl.views.gallery_shapes import parts_of, rotation, shape_of, visible_geoms
+from becl.views.gallery.shapes import parts_of, rotation, shape_of, visible_geoms
 from becl.views.poses import Motion, bodies_of, look_at, motion_of, policy_of, pose_of, record, take_pose, thinned
 from becl.views.rendering import FloorPlan, RayCaster, choose_renderer, draws, rays_of
 

@@ -33,7 +33,6 @@ from becl.experiments.finetuning import make_finetuning
 from becl.experiments.maze_study import make_study
 from becl.experiments.memory import memory
 from becl.experiments.pretraining import make_pretraining
-from becl.learning import programs
 from becl.options import OPTIONS, FinetuneOptions, PretrainOptions
 from becl.runs.lock import locked
 from becl.seeds import parse_seeds
@@ -41,9 +40,10 @@ from becl.sweeps import cluster as sweep_ray
 from becl.sweeps import jobs as sweep_jobs
 from becl.sweeps import run as sweep_command
 from becl.sweeps.cost import disk_of
+from becl.sweeps.device import Device
 from becl.sweeps.file import parse, presets, read_sweep
 from becl.sweeps.jobs import LOST, STOPPED, Ended, Order, owned, run_job
-from becl.sweeps.plan import Device, Job, Plan, cells_of, make_plan
+from becl.sweeps.plan import Job, Plan, cells_of, make_plan
 from becl.sweeps.run import line_of
 
 CPU = Device("cpu", 16 * 10**9, False)
@@ -784,7 +784,7 @@ class Terminal(io.StringIO):
 def test_in_one_process_programs_are_forgotten_now_and_then(monkeypatch: pytest.MonkeyPatch):
     events = []
     monkeypatch.setattr(sweep_command, "run_job", lambda order: events.append("job") or Ended(0))
-    monkeypatch.setattr(programs, "forget_programs", lambda: events.append("forget"))
+    monkeypatch.setattr(sweep_command, "forget_programs", lambda: events.append("forget"))
     here = sweep_command.Here()
     for _ in range(40):
         here.submit(order_of(["envs"]))

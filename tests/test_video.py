@@ -169,7 +169,7 @@ class TestTrajectories:
         from becl.measure.skills import rollout
 
         look = look_at(square)
-        learner, objective = load_snapshot(look.made, look.path)
+        learner, objective = load_snapshot(look.pretraining, look.path)
         done = rollout(learner.actor, "square_a", look.vectors, 2)
         found = features_of(look, done, learner, objective)
         assert found is not None

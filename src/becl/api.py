@@ -27,7 +27,7 @@ from becl.commands import pretrain as pretrain_command
 from becl.commands import report as report_command
 from becl.commands import resume as resume_command
 from becl.commands import sweep as sweep_command
-from becl.envs.external import hand_over, is_foreign, make_foreign
+from becl.envs.external import hand_over, is_external, make_external
 from becl.errors import Failed, UserError
 from becl.experiments.evaluation import Evaluation, measure
 from becl.experiments.finetuner import CHECKPOINT_EVERY as FINETUNING_CHECKPOINTS
@@ -431,18 +431,18 @@ def to_skill(found: Policy) -> Skill:
     env = found.about["env"]
     to_vector: Callable[[Any], np.ndarray] | None = None
     to_action: Callable[[np.ndarray], np.ndarray] | None = None
-    if is_foreign(env):
-        batch = make_foreign(env, 1, 0)
+    if is_external(env):
+        batch = make_external(env, 1, 0)
         batch.close()
         to_vector, to_action = batch.layout.one, batch.to_action
     return Skill(fold(found.actor, found.skill), found.about, to_vector, to_action)
 
 
 @contextlib.contextmanager
-def printing(shown: bool) -> Iterator[None]:
-    """Whether what commands print is shown."""
+def printing(wanted: bool) -> Iterator[None]:
+    """What commands print is kept from the terminal where it is not wanted."""
     with contextlib.ExitStack() as stack:
-        if not shown:
+        if not wanted:
             stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
             stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
         yield

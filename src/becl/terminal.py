@@ -14,9 +14,9 @@ def console() -> Any:
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], lines: bool = False) -> Any:
     from rich.table import Table
 
-    shown = Table(title=title, show_lines=lines, title_justify="left")
+    grid = Table(title=title, show_lines=lines, title_justify="left")
     for name in columns:
-        shown.add_column(name)
+        grid.add_column(name)
     for row in rows:
-        shown.add_row(*(str(cell) for cell in row))
-    return shown
+        grid.add_row(*(str(cell) for cell in row))
+    return grid

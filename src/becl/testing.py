@@ -27,8 +27,11 @@ import numpy as np
 
 from becl.envs.spec import EnvSpec
 from becl.errors import UserError
+from becl.nn.adam import with_optimizers, without_optimizers
 from becl.nn.networks import Network, with_hidden
 from becl.objectives import Batch, Metrics, Objective, kinds_of
+from becl.objectives.registry import check_frozen, check_json
+from becl.runs.arrays import load_arrays, named_arrays, save_arrays
 from becl.skills import OneHot
 from becl.specs import from_dict, to_dict
 
@@ -136,8 +139,6 @@ def assert_same_reward(objective: Objective, reward: Any, expected: Any) -> None
 
 def options_survive_json(objective: Any) -> None:
     """A frozen dataclass of options that a run's folder can keep."""
-    from becl.objectives.registry import check_frozen, check_json
-
     try:
         check_frozen("objective", objective)
         check_frozen("objective", objective.skills)
@@ -255,9 +256,6 @@ def no_array_stands_twice_in_a_state(objective: Any) -> None:
 
 def snapshots_can_be_read_again(objective: Any) -> None:
     """A state is a NamedTuple of arrays; Adam's states in it begin anew, wherever they are."""
-    from becl.nn.adam import with_optimizers, without_optimizers
-    from becl.runs.arrays import load_arrays, named_arrays, save_arrays
-
     objective = small(objective)
     state = start(objective, jax.random.key(0))
     assert hasattr(state, "_fields") or not jax.tree.leaves(state), "the state must be a NamedTuple"

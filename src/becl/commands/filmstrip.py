@@ -16,7 +16,7 @@ def run(options: FilmstripOptions) -> int:
     out = picture_path(options)
     check_writable(out.parent)
     choice = choose_renderer(options.renderer)
-    print(drawn_by(choice, looks[0].made.env), flush=True)
+    print(drawn_by(choice, looks[0].env), flush=True)
     rows = rows_of(looks, choice, options)
     save_picture(strip([label for label, _, _ in rows], [pictures for _, pictures, _ in rows], rows[0][2]), out)
     print(out)

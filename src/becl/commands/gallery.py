@@ -3,7 +3,8 @@
 from becl.errors import UserError
 from becl.options import GalleryOptions
 from becl.runs.folder import check_writable
-from becl.views.gallery import free_port, page_path, serve, write_page
+from becl.views.gallery.export import page_path, write_page
+from becl.views.gallery.server import free_port, serve
 from becl.views.poses import look_at
 from becl.views.video import check_picture
 

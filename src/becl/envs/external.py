@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Float32
 
+from becl.envs.dm_env import DmEnvironment
 from becl.envs.simulations import Step, shared_seeds
 from becl.envs.spec import EnvSpec
 from becl.errors import UserError, unknown
@@ -231,8 +232,6 @@ def dmc_maker(name: str) -> Callable[[], Any]:
         raise unknown("dm_control task", name, [f"{domain}_{task}" for domain, task in suite.ALL_TASKS])
 
     def make() -> Any:
-        from becl.envs.dm_env import DmEnvironment
-
         return DmEnvironment(lambda seed: suite.load(domain, task, {"random": seed}))
 
     return make
@@ -277,7 +276,7 @@ def hand_over(env: Any, name: str | None = None) -> str:
         name = f"{kind.__module__}:{kind.__qualname__}"
     name = name.removeprefix("py:")
     FACTORIES[name] = wrapped(env if callable(env) else copier(env))
-    foreign_spec.cache_clear()  # The name may have stood for another one.
+    external_spec.cache_clear()  # The name may have stood for another one.
     return f"py:{name}"
 
 
@@ -296,11 +295,9 @@ def wrapped(make: Callable[[], Any]) -> Callable[[], Any]:
     """Gymnasium environments as they are; dm_env environments behind the Gymnasium interface."""
 
     def make_gymnasium() -> Any:
-        made = make()
-        if not hasattr(made, "observation_spec"):
-            return made
-        from becl.envs.dm_env import DmEnvironment
-
+        env = make()
+        if not hasattr(env, "observation_spec"):
+            return env
         return DmEnvironment(lambda seed: seeded(make(), seed))
 
     return make_gymnasium
@@ -317,7 +314,7 @@ def seeded(env: Any, seed: int) -> Any:
 KINDS: dict[str, Callable[[str], Callable[[], Any]]] = {"gym": gym_maker, "dmc": dmc_maker, "py": py_maker}
 
 
-def is_foreign(name: str) -> bool:
+def is_external(name: str) -> bool:
     """Whether a name means an environment from outside this package."""
     return name.partition(":")[0] in KINDS and ":" in name
 
@@ -329,21 +326,21 @@ def maker_of(name: str) -> Callable[[], Any]:
 
 
 @functools.cache
-def foreign_spec(name: str) -> EnvSpec:
+def external_spec(name: str) -> EnvSpec:
     """What a method needs to know about an environment, found out by making one."""
-    batch = make_foreign(name, 1, 0)
+    batch = make_external(name, 1, 0)
     batch.close()
     return batch.spec
 
 
-def foreign_parts(name: str) -> dict[str, slice]:
+def external_parts(name: str) -> dict[str, slice]:
     """Named parts of the observation: the keys of a Dict."""
-    batch = make_foreign(name, 1, 0)
+    batch = make_external(name, 1, 0)
     batch.close()
     return {part: place for part, place in batch.layout.parts.items() if part}
 
 
-def make_foreign(name: str, num_envs: int, seed: int | Sequence[int]) -> GymBatch:
+def make_external(name: str, num_envs: int, seed: int | Sequence[int]) -> GymBatch:
     make = maker_of(name)
     try:
         return GymBatch(make, num_envs, seed)

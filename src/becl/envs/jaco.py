@@ -45,7 +45,7 @@ HAND = "jaco_arm/jaco_hand/"
 BRICK = "duplo2x4/"
 
 
-class View(NamedTuple):
+class JacoView(NamedTuple):
     """Live arrays of all simulations, and where to find parts of them."""
 
     qpos: Float[np.ndarray, "n 16"]
@@ -85,13 +85,13 @@ class Jaco:
         env.reset()  # Only now the brick's studs get their size.
         return copy.copy(env.physics.model.ptr)
 
-    def view(self, batch: "Batch") -> View:
+    def view(self, batch: "Batch") -> JacoView:
         model = batch.model
         sensors = batch.bind("sensordata")
         torques = sensor_columns(model, [model.sensor(f"{ARM}joint_{i}_torque").id for i in range(1, 7)])
         pinch = model.site(f"{HAND}pinchsite").id
         readings = ("angular_velocity", "linear_velocity", "orientation", "position")
-        return View(
+        return JacoView(
             qpos=batch.bind("qpos"),
             qvel=batch.bind("qvel"),
             torques=sensors[:, torques[0] : torques[-1] + 1],
@@ -103,7 +103,7 @@ class Jaco:
             brick=sensor_columns(model, [model.sensor(BRICK + name).id for name in readings]),
         )
 
-    def observe(self, view: View) -> Float[np.ndarray, "n o"]:
+    def observe(self, view: JacoView) -> Float[np.ndarray, "n o"]:
         count = len(view.qpos)
         angles = view.qpos[:, :6]
         torques = np.einsum("nij,ij->ni", view.torques.reshape(count, 6, 3), view.joint_axes)
@@ -119,7 +119,7 @@ class Jaco:
         )
         return np.concatenate(parts, axis=1, dtype=np.float32, casting="same_kind")
 
-    def reward(self, task: str, view: View) -> Vector:
+    def reward(self, task: str, view: JacoView) -> Vector:
         distance = np.linalg.norm(view.pinch_position - view.brick_position, axis=1)
         return tolerance(distance, 0.0, REACH, margin=REACH)
 

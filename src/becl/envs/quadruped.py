@@ -21,7 +21,7 @@ FLOOR = 100.0  # Half the side of the visible floor, m; for contacts the floor i
 UNUSED_GEOMS = ("wall_px", "wall_py", "wall_nx", "wall_ny", "terrain")
 
 
-class View(NamedTuple):
+class QuadrupedView(NamedTuple):
     """Live arrays of all simulations, and where to find parts of them."""
 
     qpos: Float[np.ndarray, "n q"]
@@ -67,7 +67,7 @@ class Quadruped:
         spec.geom("floor").size = [FLOOR, FLOOR, 0.5]
         return without_islands(spec.compile())
 
-    def view(self, batch: "Batch") -> View:
+    def view(self, batch: "Batch") -> QuadrupedView:
         import mujoco
 
         model = batch.model
@@ -79,7 +79,7 @@ class Quadruped:
             return sensor_columns(model, np.flatnonzero(np.isin(model.sensor_type, kinds)).tolist())
 
         velocimeter = columns(mujoco.mjtSensor.mjSENS_VELOCIMETER)
-        return View(
+        return QuadrupedView(
             qpos=batch.bind("qpos"),
             qvel=batch.bind("qvel"),
             act=batch.bind("act"),
@@ -94,7 +94,7 @@ class Quadruped:
             force_torque=columns(mujoco.mjtSensor.mjSENS_FORCE, mujoco.mjtSensor.mjSENS_TORQUE),
         )
 
-    def observe(self, view: View) -> Float[np.ndarray, "n o"]:
+    def observe(self, view: QuadrupedView) -> Float[np.ndarray, "n o"]:
         parts = (
             view.qpos[:, view.hinge_qpos],
             view.qvel[:, view.hinge_qvel],
@@ -106,7 +106,7 @@ class Quadruped:
         )
         return np.concatenate(parts, axis=1, dtype=np.float32, casting="same_kind")
 
-    def reward(self, task: str, view: View) -> Vector:
+    def reward(self, task: str, view: QuadrupedView) -> Vector:
         upright = tolerance(view.upright, 1.0, margin=2.0, value_at_margin=0.0, shape="linear")
         if task == "stand":
             return upright

@@ -19,7 +19,7 @@ RUN_SPEED = 8.0  # m/s.
 SPIN = 5.0  # Angular momentum about the axis across the plane, kg·m²/s.
 
 
-class View(NamedTuple):
+class WalkerView(NamedTuple):
     """Live arrays of all simulations."""
 
     orientations: Float[np.ndarray, "n 7 2"]  # x- and z-component of each body's x-axis.
@@ -50,10 +50,10 @@ class Walker:
 
         return without_islands(mujoco.MjModel.from_xml_path(str(suite_file("walker.xml"))))
 
-    def view(self, batch: "Batch") -> View:
+    def view(self, batch: "Batch") -> WalkerView:
         torso = batch.model.body("torso").id
         xmat = batch.bind("xmat")
-        return View(
+        return WalkerView(
             orientations=xmat[:, 1:, 0:3:2],
             height=batch.bind("xpos")[:, torso, 2],
             velocity=batch.bind("qvel"),
@@ -63,11 +63,11 @@ class Walker:
             angular_momentum=batch.bind("subtree_angmom")[:, torso, 1],
         )
 
-    def observe(self, view: View) -> Float[np.ndarray, "n o"]:
+    def observe(self, view: WalkerView) -> Float[np.ndarray, "n o"]:
         parts = (view.orientations.reshape(len(view.height), -1), view.height[:, None], view.velocity)
         return np.concatenate(parts, axis=1, dtype=np.float32, casting="same_kind")
 
-    def reward(self, task: str, view: View) -> Vector:
+    def reward(self, task: str, view: WalkerView) -> Vector:
         standing = tolerance(view.height, STAND_HEIGHT, margin=STAND_HEIGHT / 2)
         stand = (3 * standing + (1 + view.upright) / 2) / 4
         if task == "stand":

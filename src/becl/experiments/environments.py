@@ -6,7 +6,7 @@ import gymnasium
 
 from becl import envs
 from becl.envs import maze
-from becl.envs.external import foreign_parts, foreign_spec, is_foreign, make_foreign
+from becl.envs.external import external_parts, external_spec, is_external, make_external
 from becl.envs.maze_batch import MazeBatch
 from becl.envs.spec import EnvSpec
 from becl.errors import UserError, unknown
@@ -14,8 +14,8 @@ from becl.learning.protocols import Restorable
 
 
 def spec_of(env: str) -> EnvSpec:
-    if is_foreign(env):
-        return foreign_spec(env)
+    if is_external(env):
+        return external_spec(env)
     if env in maze.names():
         return maze.Maze(env).spec
     if env not in envs.DOMAINS and env not in envs.names():
@@ -27,8 +27,8 @@ def spec_of(env: str) -> EnvSpec:
 
 def parts_of(env: str) -> Mapping[str, slice]:
     """Named parts of an observation."""
-    if is_foreign(env):
-        return foreign_parts(env)
+    if is_external(env):
+        return external_parts(env)
     return {"x": slice(0, 1), "y": slice(1, 2)} if env in maze.names() else envs.DOMAINS[env.partition("_")[0]].parts
 
 
@@ -56,8 +56,8 @@ def choose_numbers(given: str | Sequence[int], parts: Mapping[str, slice], count
 
 def make_envs(env: str, count: int, seeds: Sequence[int]) -> Restorable:
     """Environments shared equally by seeds."""
-    if is_foreign(env):
-        return make_foreign(env, count, list(seeds))
+    if is_external(env):
+        return make_external(env, count, list(seeds))
     if env in maze.names():
         return MazeBatch(maze.Maze(env), count, list(seeds))
     return envs.make(env, count, list(seeds))

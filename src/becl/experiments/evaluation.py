@@ -9,23 +9,29 @@ Beside the run, or where --out says, three tables and what they are of:
 """
 
 import json
+import platform
 import shlex
 import time
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from becl.errors import UserError, unknown
+from becl.experiments.pretraining import Pretraining, load_pretraining
+from becl.experiments.settings import check_seeds
+from becl.experiments.snapshots import load_snapshot, snapshot_path
+from becl.invocation import own_version
+from becl.measure.skills import STARTS, per_skill, rollout, sets_of, skills_of, summary, tasks_of, zero_shot
 from becl.options import EvaluateOptions
-from becl.runs.folder import check_place
-from becl.runs.progress import counted
+from becl.runs.folder import check_place, kept_snapshots, six_digits, to_csv, write_text
+from becl.runs.log import readable
+from becl.runs.progress import counted, progress
 from becl.seeds import seeds_text
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from becl.experiments.pretraining import Pretraining
-    from becl.skills import SkillSpace
+from becl.skills import SkillSpace
+from becl.terminal import console, table
 
 Row = dict[str, Any]
 
@@ -33,12 +39,12 @@ Row = dict[str, Any]
 class Request(NamedTuple):
     """A command resolved and checked."""
 
-    made: "Pretraining"
+    pretraining: Pretraining
     folder: Path
     snapshot: int
     seeds: list[int]
     tasks: list[str]
-    vectors: "np.ndarray"
+    vectors: np.ndarray
     names: list[Any]
     """Numbers of the skills; one empty text where there is none."""
     episodes: int
@@ -56,9 +62,9 @@ class Evaluation(NamedTuple):
 def measure(options: EvaluateOptions) -> Evaluation:
     """Does what a command asks for: says it, writes it, shows it."""
     request = resolve(options)
-    made = request.made
+    pretraining = request.pretraining
     print(
-        f"{made.method} on {made.env} at {request.snapshot:,} steps · seeds {_listed(request.seeds)} × "
+        f"{pretraining.method} on {pretraining.env} at {request.snapshot:,} steps · seeds {_listed(request.seeds)} × "
         f"{counted(len(request.names), 'skill')} × {counted(request.episodes, 'episode')} · {request.out}/",
         flush=True,
     )
@@ -74,22 +80,19 @@ def measure(options: EvaluateOptions) -> Evaluation:
 
 def resolve(options: EvaluateOptions) -> Request:
     """Refuses what cannot be measured; writes nothing."""
-    from becl.experiments.pretraining import load_pretraining
-    from becl.experiments.settings import check_seeds
-
-    made = load_pretraining(options.run)
+    pretraining = load_pretraining(options.run)
     if options.episodes < 1:
         raise UserError(f"--episodes {options.episodes}: at least 1 is needed")
-    seeds = list(made.seeds if options.seeds is None else options.seeds)
-    if other := [seed for seed in seeds if seed not in made.seeds]:
-        raise UserError(f"--seeds: {options.run} has no seed {other[0]}; it has {_listed(made.seeds)}")
+    seeds = list(pretraining.seeds if options.seeds is None else options.seeds)
+    if other := [seed for seed in seeds if seed not in pretraining.seeds]:
+        raise UserError(f"--seeds: {options.run} has no seed {other[0]}; it has {_listed(pretraining.seeds)}")
     check_seeds(seeds)
     snapshot = choose_snapshot(options.run, seeds, options.snapshot)
-    tasks = choose_tasks(made.env, options.task)
-    vectors, names = choose_skills(made.method, made.run.objective.skills, options.skills)
+    tasks = choose_tasks(pretraining.env, options.task)
+    vectors, names = choose_skills(pretraining.method, pretraining.run.objective.skills, options.skills)
     out = options.out or options.run / "evaluation"
     check_place(out)
-    return Request(made, options.run, snapshot, seeds, tasks, vectors, names, options.episodes, out)
+    return Request(pretraining, options.run, snapshot, seeds, tasks, vectors, names, options.episodes, out)
 
 
 def choose_seed(folder: Path, seeds: Sequence[int], wanted: int | None) -> int:
@@ -103,8 +106,6 @@ def choose_seed(folder: Path, seeds: Sequence[int], wanted: int | None) -> int:
 
 def choose_snapshot(folder: Path, seeds: Sequence[int], wanted: int | None) -> int:
     """The snapshot asked for, or the last that all seeds have."""
-    from becl.runs.folder import kept_snapshots
-
     kept = [kept_snapshots(folder, seed) for seed in seeds]
     if empty := [seed for seed, steps in zip(seeds, kept, strict=True) if not steps]:
         raise UserError(f"{folder} has no snapshot of seed {empty[0]} yet")
@@ -119,8 +120,6 @@ def choose_snapshot(folder: Path, seeds: Sequence[int], wanted: int | None) -> i
 
 
 def choose_tasks(env: str, wanted: Sequence[str]) -> list[str]:
-    from becl.measure.skills import tasks_of
-
     allowed = tasks_of(env)
     if tuple(wanted) == ("all",):
         return allowed
@@ -136,10 +135,8 @@ def choose_tasks(env: str, wanted: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(wanted))
 
 
-def choose_skills(method: str, space: "SkillSpace", wanted: Sequence[int]) -> tuple["np.ndarray", list[Any]]:
+def choose_skills(method: str, space: SkillSpace, wanted: Sequence[int]) -> tuple[np.ndarray, list[Any]]:
     """Vectors of the skills asked for, or of all, and their numbers."""
-    from becl.measure.skills import skills_of
-
     vectors = skills_of(space)
     if not space.dim:
         if wanted:
@@ -174,42 +171,31 @@ def _listed(numbers: Sequence[int]) -> str:
 
 def evaluate(request: Request) -> Evaluation:
     """Rolls out and measures one seed after another."""
-    from becl.experiments.snapshots import load_snapshot, snapshot_path
-    from becl.measure.skills import per_skill, rollout, sets_of, summary, zero_shot
-    from becl.runs.progress import progress
-
-    made, names = request.made, request.names
+    pretraining, names = request.pretraining, request.names
     # All are read first: a damaged one shows before time is spent.
-    actors = [load_snapshot(made, snapshot_path(request.folder, seed, request.snapshot))[0].actor
+    actors = [load_snapshot(pretraining, snapshot_path(request.folder, seed, request.snapshot))[0].actor
               for seed in request.seeds]  # fmt: skip
-    steps = len(names) * request.episodes * made.run.env.episode_length * len(sets_of(request.tasks))
+    steps = len(names) * request.episodes * pretraining.run.env.episode_length * len(sets_of(request.tasks))
     measured = Evaluation([], [], [])
-    with progress(steps * len(actors), "steps") as shown:
+    with progress(steps * len(actors), "steps") as bar:
         for seed, actor in zip(request.seeds, actors, strict=True):
-            shown.note = f"seed {seed}"
+            bar.note = f"seed {seed}"
             done = rollout(
-                actor, made.env, request.vectors, request.episodes, tasks=request.tasks, advance=shown.advance
+                actor, pretraining.env, request.vectors, request.episodes, tasks=request.tasks, advance=bar.advance
             )
             measured.zero_shot.extend({"seed": seed, **row} for row in zero_shot(done, names))
-            measured.per_skill.extend({"seed": seed, **row} for row in per_skill(done, made.env, names))
-            measured.skills.append({"seed": seed, **summary(done, made.env)})
+            measured.per_skill.extend({"seed": seed, **row} for row in per_skill(done, pretraining.env, names))
+            measured.skills.append({"seed": seed, **summary(done, pretraining.env)})
     return measured
 
 
 def write(request: Request, measured: Evaluation, seconds: float, line: str) -> None:
     """The tables, then what they are of."""
-    import platform
-    from importlib.metadata import version
-
-    from becl.invocation import own_version
-    from becl.measure.skills import STARTS
-    from becl.runs.folder import write_text
-
-    made, out = request.made, request.out
+    pretraining, out = request.pretraining, request.out
     result = {
         "command": line,
-        "env": made.env,
-        "method": made.method,
+        "env": pretraining.env,
+        "method": pretraining.method,
         "snapshot": request.snapshot,
         "seeds": request.seeds,
         "skills": [name for name in request.names if name != ""],
@@ -239,16 +225,8 @@ def write(request: Request, measured: Evaluation, seconds: float, line: str) -> 
 
 
 def table_text(rows: list[Row]) -> str:
-    from becl.runs.folder import to_csv
-
     columns = dict.fromkeys(name for row in rows for name in row)
-    return to_csv([{name: _short(row.get(name, "")) for name in columns} for row in rows])
-
-
-def _short(value: Any) -> Any:
-    if isinstance(value, float):
-        return "" if value != value else f"{value:.6g}"
-    return value
+    return to_csv([six_digits({name: row.get(name, "") for name in columns}) for row in rows])
 
 
 HEADINGS = {
@@ -272,8 +250,6 @@ HEADINGS = {
 
 def show(request: Request, measured: Evaluation) -> None:
     """The tables in short, on the terminal."""
-    from becl.terminal import console, table
-
     if measured.zero_shot:
         columns = ("seed", "task", "best skill", "its return", "mean", "worst")
         console().print(table("return of single skills, without training", columns, best_rows(measured.zero_shot)))
@@ -286,8 +262,6 @@ def show(request: Request, measured: Evaluation) -> None:
 
 def best_rows(zero_shot: list[Row]) -> list[tuple[Any, ...]]:
     """Best, mean and worst over skills, a row a seed and task."""
-    from becl.runs.log import readable
-
     found: dict[tuple[Any, Any], list[Row]] = {}
     for row in zero_shot:
         found.setdefault((row["seed"], row["task"]), []).append(row)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from becl.envs.external import is_foreign
+from becl.envs.external import is_external
 from becl.experiments import memory
 from becl.experiments.environments import make_envs
 from becl.experiments.finetuning import Finetuning, lane_keys
@@ -22,8 +22,8 @@ from becl.learning.protocols import Restorable
 from becl.measure.coverage import Coverage
 from becl.options import FinetuneOptions
 from becl.runs.callbacks import Callback
-from becl.runs.folder import to_csv, write_text
-from becl.runs.log import lane_name, short
+from becl.runs.folder import six_digits, to_csv, write_text
+from becl.runs.log import lane_name
 from becl.runs.progress import Progress, clock, counted, say
 from becl.runs.recording import Restored
 from becl.runs.session import Kept, Session, run_command
@@ -96,14 +96,14 @@ class Finetuner:
         session.bar.note = f"{finetuning.final_episodes} final episodes"
         session.bar.tick()
         at_once = finetuning.final_episodes
-        if is_foreign(finetuning.env):
+        if is_external(finetuning.env):
             at_once = min(at_once, FOREIGN_AT_ONCE)
         finals = final_scores(finetuning, state, self._surroundings(at_once, FINAL_SEED), self.keys, session.stopping)
         if finals is None:
             session.save()
             return False
         session.listeners.final(self.steps, finals)
-        write_text(self.out / "final.csv", to_csv([{k: short(v) for k, v in row.items()} for row in finals]))
+        write_text(self.out / "final.csv", to_csv([six_digits(row) for row in finals]))
         save_policies(finetuning, self.out, state)
         return True
 

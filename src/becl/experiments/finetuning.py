@@ -24,7 +24,7 @@ import jax.numpy as jnp
 
 from becl import envs
 from becl.envs import maze
-from becl.envs.external import is_foreign
+from becl.envs.external import is_external
 from becl.envs.spec import EnvSpec
 from becl.errors import UserError, unknown
 from becl.experiments.environments import spec_of
@@ -116,7 +116,7 @@ def make_finetuning(options: FinetuneOptions, planned: Pretraining | None = None
     if options.run is not None:
         pretraining = load_pretraining(options.run) if planned is None else planned
     tasks = resolve_tasks(options.task, pretraining)
-    domain = tasks[0] if is_foreign(tasks[0]) else tasks[0].partition("_")[0]
+    domain = tasks[0] if is_external(tasks[0]) else tasks[0].partition("_")[0]
     method = "ddpg" if pretraining is None else pretraining.method
     seeds, snapshot, transfer = resolve_source(options, pretraining, planned is not None)
     skill = METHODS[method].finetune_skill if options.skill is None else options.skill
@@ -253,11 +253,11 @@ def resolve_tasks(tasks: Sequence[str], pretraining: Pretraining | None) -> tupl
         raise UserError(f"{pretraining.env} is a maze: it has no tasks to finetune on")
     if not tasks:
         raise UserError("--task: name at least one task, or all")
-    if pretraining is not None and is_foreign(pretraining.env):
+    if pretraining is not None and is_external(pretraining.env):
         if tuple(tasks) not in ((pretraining.env,), ("all",)):
             raise UserError(f"--task {' '.join(tasks)}: {pretraining.env} has one task, its own reward; leave it out")
         return (pretraining.env,)
-    if pretraining is None and len(tasks) == 1 and is_foreign(tasks[0]):
+    if pretraining is None and len(tasks) == 1 and is_external(tasks[0]):
         spec_of(tasks[0])
         return tuple(tasks)
     if pretraining is not None:

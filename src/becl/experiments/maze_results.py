@@ -21,7 +21,7 @@ from becl.measure.estimators import mine, particle_entropy, smooth
 from becl.measure.maze import maze_metrics
 from becl.nn.adam import without_optimizers
 from becl.runs.arrays import named_arrays
-from becl.runs.folder import to_csv, write_bytes, write_text
+from becl.runs.folder import six_digits, to_csv, write_bytes, write_text
 
 REPEATS = 5  # Metrics are averaged over this many independent sets of trajectories.
 PATHS = 20  # Trajectories per skill in a set, as in the paper's figures.
@@ -37,7 +37,7 @@ def keep(
     out: Path,
 ) -> None:
     """Measures a trained seed and writes its files, the JSON last; `curve` has a row of metrics a chunk."""
-    write_text(seed_path(out, label, seed, "csv"), to_csv([rounded(row) for row in curve]))
+    write_text(seed_path(out, label, seed, "csv"), to_csv([six_digits(row, nan="nan") for row in curve]))
     measured, arrays = measure(study.runs[label], state.learner, seed, study.mine_iterations)
     networks = {"learner": state.learner.networks, "objective": without_optimizers(state.objective)}
     weights = named_arrays(eqx.filter(networks, eqx.is_inexact_array))
@@ -139,11 +139,6 @@ def write_summary(study: Study, out: Path) -> dict[str, dict[str, Any]]:
     if results:
         names = list(dict.fromkeys(name for rows in results.values() for row in rows for name in row))
         rows = [{name: row.get(name, "") for name in names} for rows in results.values() for row in rows]
-        write_text(out / "summary.csv", to_csv([rounded(row) for row in rows]))
+        write_text(out / "summary.csv", to_csv([six_digits(row, nan="nan") for row in rows]))
         write_text(out / "summary.json", json.dumps(summary, indent=1) + "\n")
     return summary
-
-
-def rounded(row: dict[str, Any]) -> dict[str, Any]:
-    """A row whose numbers have six digits."""
-    return {name: f"{value:.6g}" if isinstance(value, float) else value for name, value in row.items()}

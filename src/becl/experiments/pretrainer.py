@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from becl.envs.external import is_foreign
+from becl.envs.external import is_external
 from becl.experiments import memory
 from becl.experiments.environments import make_envs
 from becl.experiments.pretraining import Pretraining, seed_keys
@@ -35,7 +35,7 @@ class Pretrainer:
         self.run, self.keys = pretraining.run, seed_keys(pretraining.seeds)
         self.labels: list[dict[str, Any]] = [{"seed": seed} for seed in pretraining.seeds]
         self.steps, self.log_every = pretraining.steps, pretraining.log_every
-        self.coverage = None if is_foreign(pretraining.env) else Coverage(grid_of(pretraining.env), len(self.labels))
+        self.coverage = None if is_external(pretraining.env) else Coverage(grid_of(pretraining.env), len(self.labels))
         self.result: dict[str, Any] = {}
         self._due = pretraining.snapshots[:-1]
         """Snapshots to come but for the last, which is of the end."""

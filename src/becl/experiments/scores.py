@@ -15,8 +15,8 @@ from becl.experiments.finetuning import Finetuning
 from becl.experiments.judge import Judge
 from becl.learning.offpolicy import RunState
 from becl.learning.protocols import Restorable
-from becl.runs.folder import to_csv, write_text
-from becl.runs.log import readable, short
+from becl.runs.folder import six_digits, to_csv, write_text
+from becl.runs.log import readable
 from becl.runs.progress import counted
 from becl.skills import OneHot
 from becl.terminal import console, table
@@ -50,7 +50,7 @@ class Scores:
     def add(self, step: int, skills: np.ndarray, returns: Float[np.ndarray, "lanes episodes"]) -> list[dict[str, Any]]:
         """Rows of an evaluation, written."""
         newest = score_rows(self._finetuning, step, skills, returns)
-        self.rows += [{name: short(value) for name, value in row.items()} for row in newest]
+        self.rows += [six_digits(row) for row in newest]
         write_text(self._path, to_csv(self.rows))
         return newest
 

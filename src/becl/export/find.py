@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from becl.envs import maze
-from becl.envs.external import is_foreign
+from becl.envs.external import is_external
 from becl.errors import UserError, unknown
 from becl.experiments.evaluation import choose_seed, choose_snapshot
 from becl.experiments.lanes import Lane
@@ -159,7 +159,7 @@ def describe(
 ) -> dict[str, Any]:
     """The words that go into a file beside its arrays."""
     ends = "0.95 of a cell" if env in maze.names() else "the ends of an actuator's control range"
-    if is_foreign(env):
+    if is_external(env):
         ends = "the ends of the environment's own range"
     learner: Any = run.learner
     return {

@@ -10,21 +10,20 @@ where observations are whitened, with min(max((obs − obs.mean) / obs.std, −5
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from becl.errors import UserError
-
-if TYPE_CHECKING:
-    from becl.learning.ddpg import Actor
+from becl.learning.ddpg import Actor
+from becl.nn.networks import mean_and_std
 
 Act = Callable[[np.ndarray], np.ndarray]
 """From observations [..., observation] to actions [..., action]."""
 
 
-def fold(actor: "Actor", skill: np.ndarray) -> dict[str, np.ndarray]:
+def fold(actor: Actor, skill: np.ndarray) -> dict[str, np.ndarray]:
     """The arrays of a policy whose skill never changes."""
     weight, bias = np.asarray(actor.trunk.linear.weight), np.asarray(actor.trunk.linear.bias)
     observed = len(weight) - len(skill)
@@ -41,8 +40,6 @@ def fold(actor: "Actor", skill: np.ndarray) -> dict[str, np.ndarray]:
         "out.bias": actor.out.bias,
     }
     if actor.moments is not None:
-        from becl.nn.networks import mean_and_std
-
         arrays["obs.mean"], arrays["obs.std"] = mean_and_std(actor.moments)
     return {name: np.asarray(array, np.float32, order="C") for name, array in arrays.items()}
 

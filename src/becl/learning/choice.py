@@ -91,7 +91,9 @@ class Held(Unmoved):
         return state
 
 
-class Sweep(NamedTuple):
+class Trials(NamedTuple):
+    """What skills have earned that were tried."""
+
     candidates: Float[Array, "candidates skill"]
     total: Float[Array, " candidates"]
     """Rewards earned with each."""
@@ -106,13 +108,13 @@ class BestFirst:
     steps: int = 4000
     """Of the sweep, all environments together."""
 
-    def init(self, key: PRNGKeyArray, env: EnvSpec, skills: SkillSpace) -> Sweep:
+    def init(self, key: PRNGKeyArray, env: EnvSpec, skills: SkillSpace) -> Trials:
         del env
         tried = candidates(key, skills)
-        return Sweep(tried, jnp.zeros(len(tried)), jnp.zeros(len(tried)))
+        return Trials(tried, jnp.zeros(len(tried)), jnp.zeros(len(tried)))
 
     def draw(
-        self, state: Sweep, key: PRNGKeyArray, skills: SkillSpace, envs: int, number: Int[Array, ""]
+        self, state: Trials, key: PRNGKeyArray, skills: SkillSpace, envs: int, number: Int[Array, ""]
     ) -> Float[Array, "envs skill"]:
         count = len(state.candidates)
         turns = -(-count // envs)
@@ -122,19 +124,19 @@ class BestFirst:
         # A step longer than is counted: skills are drawn before the last step's rewards are in.
         return jnp.where(number * envs < self.steps + envs, trying, self.best(state, key, skills))
 
-    def watch(self, state: Sweep, step: Experience) -> Sweep:
+    def watch(self, state: Trials, step: Experience) -> Trials:
         acted = jnp.isclose(step.skill[:, None], state.candidates).all(-1)
         going = state.steps.sum() < self.steps
         total = state.total + jnp.where(going, step.reward @ acted, 0.0)
         return state._replace(total=total, steps=state.steps + jnp.where(going, acted.sum(0), 0.0))
 
     def learn(
-        self, state: Sweep, key: PRNGKeyArray, replay: Replay, kept: ReplayState, number: Int[Array, ""]
-    ) -> Sweep:
+        self, state: Trials, key: PRNGKeyArray, replay: Replay, kept: ReplayState, number: Int[Array, ""]
+    ) -> Trials:
         del key, replay, kept, number
         return state
 
-    def best(self, state: Sweep, key: PRNGKeyArray, skills: SkillSpace) -> Float[Array, " skill"]:
+    def best(self, state: Trials, key: PRNGKeyArray, skills: SkillSpace) -> Float[Array, " skill"]:
         del key, skills
         mean = jnp.where(state.steps > 0, state.total / jnp.maximum(state.steps, 1.0), -jnp.inf)
         return state.candidates[jnp.argmax(mean)]

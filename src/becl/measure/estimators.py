@@ -71,14 +71,14 @@ def knn_accuracy(
     if len(states) - np.unique_counts(groups).counts.max(initial=0) < k:
         return float("nan")
     _, skill = np.unique(skills, return_inverse=True)
-    neighbours = _foreign_neighbours(states, groups, k)
+    neighbours = _neighbours_of_others(states, groups, k)
     votes = np.zeros((len(states), skill.max() + 1), int)
     np.add.at(votes, (np.arange(len(states))[:, None], skill[neighbours]), 1)
     leads = votes == votes.max(1, keepdims=True)
     return float((leads[np.arange(len(states)), skill] / leads.sum(1)).mean())
 
 
-def _foreign_neighbours(
+def _neighbours_of_others(
     states: Float[np.ndarray, "n d"], groups: Int[np.ndarray, " n"], k: int
 ) -> Int[np.ndarray, "n k"]:
     """The k nearest states of other groups.
@@ -92,10 +92,10 @@ def _foreign_neighbours(
     while len(pending):
         asked = min(2 * asked, len(states))
         nearest = np.asarray(tree.query(states[pending], asked)[1])
-        foreign = groups[nearest] != groups[pending][:, None]
-        rank = foreign.cumsum(1)
+        other = groups[nearest] != groups[pending][:, None]
+        rank = other.cumsum(1)
         done = rank[:, -1] >= k
-        result[pending[done]] = nearest[done][foreign[done] & (rank[done] <= k)].reshape(-1, k)
+        result[pending[done]] = nearest[done][other[done] & (rank[done] <= k)].reshape(-1, k)
         pending = pending[~done]
     return result
 

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Float32, Int
 from becl import envs
 from becl.envs import maze
 from becl.envs.domain import Domain, Vector
-from becl.envs.external import is_foreign, make_foreign
+from becl.envs.external import is_external, make_external
 from becl.envs.maze_batch import MazeBatch
 from becl.envs.simulations import Simulations
 from becl.learning.protocols import Environments
@@ -76,7 +76,7 @@ def skills_of(space: SkillSpace) -> Float32[np.ndarray, "skills dim"]:
 
 def tasks_of(env: str) -> list[str]:
     """All tasks of an environment's domain, or its own reward; none in a maze."""
-    if is_foreign(env):
+    if is_external(env):
         return [env]
     domain = env.partition("_")[0]
     return [] if env in maze.names() else [f"{domain}_{task}" for task in envs.DOMAINS[domain].tasks]
@@ -133,8 +133,8 @@ def rollout(
     wanted = Wanted(policy, skills, episodes, seed, episode_length, advance)
     if env in maze.names():
         return maze_rollout(env, wanted)
-    if is_foreign(env):
-        return foreign_rollout(env, wanted)
+    if is_external(env):
+        return external_rollout(env, wanted)
     done = [robot_rollout(together, wanted) for together in sets_of(tasks_of(env) if tasks is None else tasks)]
     return done[0]._replace(reward={task: reward for one in done for task, reward in one.reward.items()})
 
@@ -148,10 +148,10 @@ def maze_rollout(env: str, wanted: Wanted) -> Episodes:
     return Episodes(obs, {}, obs.astype(np.float64), None, 1.0, np.zeros(obs.shape[:2], bool))
 
 
-def foreign_rollout(env: str, wanted: Wanted) -> Episodes:
+def external_rollout(env: str, wanted: Wanted) -> Episodes:
     """Episodes in anyone's environment, priced by its own reward; all at most as long as its spec says."""
     skill = wanted.skill
-    batch = make_foreign(env, len(skill), wanted.seeds)
+    batch = make_external(env, len(skill), wanted.seeds)
     with contextlib.closing(batch):
         obs, places, rewards = [batch.reset()], [batch.places()], []
         over, length, now = np.zeros(len(skill), bool), np.zeros(len(skill), int), obs[0]
@@ -312,7 +312,7 @@ def zero_shot(done: Episodes, names: Sequence[Any]) -> list[Row]:
 
 def per_skill(done: Episodes, env: str, names: Sequence[Any]) -> list[Row]:
     """A row a skill: cells visited, and means over its episodes of how far and how much it moves."""
-    gridded = not is_foreign(env)
+    gridded = not is_external(env)
     cells = cells_of(env, done.obs) if gridded else None
     net = done.place[:, :, -1] - done.place[:, :, 0]
     path = np.linalg.norm(np.diff(done.place, axis=2), axis=-1).sum(-1)
@@ -342,7 +342,7 @@ def summary(done: Episodes, env: str) -> Row:
     skills, episodes, states = done.obs.shape[:3]
     each = per_skill(done, env, range(skills))
     row: Row = {"skills": skills, "episodes": episodes}
-    if not is_foreign(env):  # Nobody knows which cells would be fair to count there.
+    if not is_external(env):  # Nobody knows which cells would be fair to count there.
         row["cells"] = len(np.unique(cells_of(env, done.obs)))
         reachable = grid_of(env).reachable
         if reachable is not None:

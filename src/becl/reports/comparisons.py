@@ -60,19 +60,19 @@ def comparisons(configurations: Sequence[Configuration]) -> list[Comparison]:
     known = [task for task in all_tasks(configurations) if task in EXPERT]
     robots = dict.fromkeys(map(domain_of, known))
     scopes = {"all tasks": known} | {robot: [task for task in known if domain_of(task) == robot] for robot in robots}
-    made: list[Comparison] = []
+    found: list[Comparison] = []
     for name, allowed in scopes.items():
         shared = shared_tasks([set(one.outcomes) & set(allowed) for one in configurations])
         tasks = tuple(task for task in known if task in shared)
-        if not tasks or any(tasks == other.tasks for other in made):
+        if not tasks or any(tasks == other.tasks for other in found):
             continue
         scores = {
             one.label: {task: one.scores(task) / EXPERT[task] for task in tasks}
             for one in configurations
             if shared <= set(one.outcomes)
         }
-        made.append(Comparison(name, tasks, scores))
-    return made
+        found.append(Comparison(name, tasks, scores))
+    return found
 
 
 def shared_tasks(sets: Sequence[set[str]]) -> set[str]:
@@ -113,15 +113,15 @@ def groups_but(configurations: Sequence[Configuration], ignored: Sequence[str]) 
 
 def skill_choices(configurations: Sequence[Configuration]) -> list[dict[str, Configuration]]:
     """Groups of the same pretrained skills, by how finetuning chose among them."""
-    made = []
+    choices = []
     for group in groups_but(configurations, ("skill", "transfer", "run")):
         if len({one.options["skill"] for one in group}) > 1:
             transfers = len({one.options.get("transfer") for one in group}) > 1
             names = [one.options["skill"] + (f", {one.options.get('transfer')}" if transfers else "") for one in group]
             if len({*names}) < len(names):  # Something else differs too, which labels tell.
                 names = [one.label for one in group]
-            made.append(dict(zip(names, group, strict=True)))
-    return made
+            choices.append(dict(zip(names, group, strict=True)))
+    return choices
 
 
 class Ablation(NamedTuple):
@@ -136,12 +136,12 @@ def ablations(configurations: Sequence[Configuration], option: str) -> list[Abla
     path = f"pretraining.{option}"
     having = [one for one in configurations if isinstance(one.options.get(path), int | float)]
     follows = ("run.objective", "run.learner.critic_dim", "pretraining.run.learner.critic_dim")
-    labels, made = [], []
+    labels, groups = [], []
     for group in groups_but(having, (path, *follows)):
         by_value = {float(one.options[path]): one for one in group}
         if len(by_value) == len(group):
             base = min(group, key=lambda one: len(one.label))
             word = phrase(path, base.options[path])
             labels.append(", ".join(part for part in base.label.split(", ") if part != word))
-            made.append(by_value)
-    return [Ablation(label, by_value) for label, by_value in zip(numbered(labels), made, strict=True)]
+            groups.append(by_value)
+    return [Ablation(label, by_value) for label, by_value in zip(numbered(labels), groups, strict=True)]

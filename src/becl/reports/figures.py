@@ -192,15 +192,15 @@ def zero_shot(
     seeds: Mapping[str, Float[np.ndarray, "tasks skills"]], tasks: Sequence[str], colorbar: str, top: float | None
 ) -> Figure:
     """Return of every skill on every task without training: a map a seed, skills in the order of their mean."""
-    shown = dict(list(seeds.items())[:MOST_MAPS])
-    widest = max(values.shape[1] for values in shown.values())
-    columns = 1 if widest > 24 else min(2, len(shown))
-    rows = math.ceil(len(shown) / columns)
+    drawn = dict(list(seeds.items())[:MOST_MAPS])
+    widest = max(values.shape[1] for values in drawn.values())
+    columns = 1 if widest > 24 else min(2, len(drawn))
+    rows = math.ceil(len(drawn) / columns)
     figure = Figure(figsize=(PAGE_WIDTH, (0.42 + 0.17 * len(tasks)) * rows + 0.25), layout="constrained")
     places = figure.subplots(rows, columns, squeeze=False, sharey=True)
-    lowest = min(0.0, *(float(values.min()) for values in shown.values()))
-    largest = max(float(values.max()) for values in shown.values())
-    for axes, (title, values) in zip(places.flat, shown.items(), strict=False):
+    lowest = min(0.0, *(float(values.min()) for values in drawn.values()))
+    largest = max(float(values.max()) for values in drawn.values())
+    for axes, (title, values) in zip(places.flat, drawn.items(), strict=False):
         order = np.argsort(-values.mean(0), kind="stable")
         axes.imshow(values[:, order], aspect="auto", cmap="viridis", vmin=lowest, vmax=top or max(largest, lowest))
         axes.set_title(title, weight="bold")
@@ -209,7 +209,7 @@ def zero_shot(
         axes.set_yticks(range(len(tasks)), list(tasks))
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
-    for axes in places.flat[len(shown) :]:
+    for axes in places.flat[len(drawn) :]:
         axes.set_visible(False)
     image = places.flat[0].images[0]
     figure.colorbar(image, ax=places.ravel().tolist(), label=colorbar, shrink=0.9, pad=0.01, aspect=12 * rows)

@@ -18,6 +18,7 @@ from jaxtyping import Float
 
 from becl.errors import UserError
 from becl.reports.names import domain_of, listed
+from becl.runs.metrics import read_metrics
 
 Json = dict[str, Any]
 
@@ -289,8 +290,6 @@ def _skill_count(config: Json) -> int | None:
 
 def read_pretraining(path: Path, config: Json) -> tuple[PretrainingFolder, list[LeftOut]]:
     """Metrics and evaluations of a folder, those that are there and whole."""
-    from becl.runs.metrics import read_metrics
-
     check_config(config, env=str, method=str)
     left_out = []
     metrics, zero_shot, skills = None, [], {}

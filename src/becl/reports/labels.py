@@ -23,16 +23,16 @@ def labels_of(configurations: Sequence[tuple[str, Json]], plugins: Mapping[str, 
     for method, options in configurations:
         same_method = [other for name, other in configurations if name == method]
         usual = default_options(method, plugins)
-        told = [
+        named = [
             path
             for path, value in options.items()
             if (_varies(path, options, same_method) and not (path in usual and usual[path] == value))
             or (_decides_rewards(path) and path in usual and usual[path] != value)
         ]
-        phrases = dict.fromkeys(phrase(path, options[path]) for path in sorted(told, key=importance))
+        phrases = dict.fromkeys(phrase(path, options[path]) for path in sorted(named, key=importance))
         words = [word for word in phrases if word]
-        shown = words[:MOST_WORDS] + (["…"] if len(words) > MOST_WORDS else [])
-        labels.append(", ".join([pretty_method(method), *shown]))
+        first = words[:MOST_WORDS] + (["…"] if len(words) > MOST_WORDS else [])
+        labels.append(", ".join([pretty_method(method), *first]))
     return numbered(labels)
 
 

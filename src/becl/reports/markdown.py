@@ -1,16 +1,14 @@
 """A report as Markdown: the same sections, for pages that are kept with the code."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from becl.reports.sections.section import Section
-    from becl.reports.tables import Cell, Table
+from becl.reports.sections.section import Section
+from becl.reports.tables import Cell, Table
 
 
-def to_markdown(title: str, sections: Sequence["Section"], warnings: Sequence[str], figures: str, made: str) -> str:
-    """The page: text, tables, and figures by their place; nothing in it depends on the day but what `made` says."""
-    lines = [f"# {title}", "", made]
+def to_markdown(title: str, sections: Sequence[Section], warnings: Sequence[str], figures: str, origin: str) -> str:
+    """The page: text, tables, and figures by their place; nothing in it depends on the day but what `origin` says."""
+    lines = [f"# {title}", "", origin]
     for warning in warnings:
         lines += ["", f"> {warning}"]
     for section in sections:
@@ -18,7 +16,7 @@ def to_markdown(title: str, sections: Sequence["Section"], warnings: Sequence[st
     return "\n".join(lines) + "\n"
 
 
-def section_lines(section: "Section", figures: str) -> Iterator[str]:
+def section_lines(section: Section, figures: str) -> Iterator[str]:
     yield from ("", f"## {section.title}")
     for paragraph in section.text:
         yield from ("", paragraph)
@@ -40,11 +38,11 @@ def table_lines(table: "Table") -> Iterator[str]:
     yield from map(row_line, table.rows)
 
 
-def row_line(cells: Sequence["Cell"]) -> str:
+def row_line(cells: Sequence[Cell]) -> str:
     return "| " + " | ".join(map(cell_text, cells)) + " |"
 
 
-def cell_text(one: "Cell") -> str:
+def cell_text(one: Cell) -> str:
     """Without what would end the cell or the row."""
     text = " ".join(one.text.split()).replace("|", "\\|")
     if one.code and text:

@@ -16,7 +16,6 @@ import platform
 import shlex
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from typing import TYPE_CHECKING
 
 from becl.errors import UserError
 from becl.invocation import COMMAND, own_version
@@ -25,18 +24,16 @@ from becl.reports.configurations import all_tasks
 from becl.reports.markdown import to_markdown
 from becl.reports.names import domain_of, listed, pretty_method
 from becl.reports.runs import Found
+from becl.reports.sections.section import Section
+from becl.reports.tables import Cell
 from becl.runs.folder import to_csv, write_text
 from becl.runs.progress import counted
-
-if TYPE_CHECKING:
-    from becl.reports.sections.section import Section
-    from becl.reports.tables import Cell
+from becl.terminal import console, table
+from becl.views.figures.style import save
 
 
-def write_report(found: Found, sections: Sequence["Section"], options: ReportOptions) -> None:
+def write_report(found: Found, sections: Sequence[Section], options: ReportOptions) -> None:
     """All files, the page last."""
-    from becl.views.figures.style import save
-
     out = options.out
     try:
         (out / "tables").mkdir(exist_ok=True)
@@ -50,13 +47,13 @@ def write_report(found: Found, sections: Sequence["Section"], options: ReportOpt
         write_text(out / "index.html", render(found, sections, images, options))
         if options.markdown is not None:
             places = os.path.relpath(out / "figures", options.markdown.parent)
-            made = f"Made by `{command_text(options)}`."
-            write_text(options.markdown, to_markdown(page_title(found), sections, found.warnings, places, made))
+            origin = f"Made by `{command_text(options)}`."
+            write_text(options.markdown, to_markdown(page_title(found), sections, found.warnings, places, origin))
     except OSError as error:
         raise UserError(f"cannot write in {out}: {error.strerror}") from None
 
 
-def render(found: Found, sections: Sequence["Section"], images: Mapping[str, str], options: ReportOptions) -> str:
+def render(found: Found, sections: Sequence[Section], images: Mapping[str, str], options: ReportOptions) -> str:
     """The page: one file, nothing in it comes from a network."""
     import jinja2
 
@@ -106,25 +103,23 @@ ON_TERMINAL = {"tasks": 10_000, "aggregates": 3}  # Tables, and how many of thei
 CAUTION = "help"  # The section whose reasons for caution are said on the terminal too.
 
 
-def print_summary(found: Found, sections: Sequence["Section"]) -> None:
+def print_summary(found: Found, sections: Sequence[Section]) -> None:
     """The two main tables, and every reason for caution, on the terminal."""
     from rich.markup import escape
 
-    from becl.terminal import console, table
-
-    def text(cell: "Cell") -> str:
+    def text(cell: Cell) -> str:
         return f"[bold]{escape(cell.text)}[/bold]" if cell.bold else escape(cell.text)
 
-    shown = console()
-    for one in (made for section in sections for made in section.tables if made.name in ON_TERMINAL):
+    terminal = console()
+    for one in (one for section in sections for one in section.tables if one.name in ON_TERMINAL):
         last = min(len(one.head), 1 + ON_TERMINAL[one.name])
         for first in range(1, last, MOST_ON_TERMINAL):
             columns = [0, *range(first, min(first + MOST_ON_TERMINAL, last))]
             rows = [[text(row[column]) for column in columns] for row in one.rows]
-            shown.print(table(one.caption, [escape(one.head[column].text) for column in columns], rows))
+            terminal.print(table(one.caption, [escape(one.head[column].text) for column in columns], rows))
     for note in (note for section in sections if section.name == CAUTION for note in section.notes):
-        shown.print(f"caution: {escape(note)}")
+        terminal.print(f"caution: {escape(note)}")
     for warning in found.warnings:
-        shown.print(f"warning: {escape(warning)}")
+        terminal.print(f"warning: {escape(warning)}")
     for one in found.left_out:
-        shown.print(f"left out: {escape(one.what)}: {escape(one.why)}")
+        terminal.print(f"left out: {escape(one.what)}: {escape(one.why)}")

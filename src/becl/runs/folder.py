@@ -4,10 +4,11 @@ import contextlib
 import csv
 import io
 import json
+import math
 import os
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,17 @@ def write_bytes(path: Path, data: bytes) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def six_digits(row: Mapping[str, Any], nan: str = "") -> dict[str, Any]:
+    """A row of a table, its numbers as text of six digits."""
+
+    def text(value: Any) -> Any:
+        if not isinstance(value, float):
+            return value
+        return nan if math.isnan(value) else f"{value:.6g}"
+
+    return {name: text(value) for name, value in row.items()}
 
 
 def to_csv(rows: Sequence[dict[str, Any]], header: bool = True) -> str:

@@ -54,7 +54,7 @@ def locked(folder: Path, name: str = "lock") -> Iterator[None]:
         os.close(handle)
 
 
-def forget_foreign(path: Path) -> None:
+def forget_remote(path: Path) -> None:
     """Removes a lock that another machine left, for those who know that its process has ended."""
     with contextlib.suppress(OSError):
         handle = os.open(path, os.O_RDONLY)

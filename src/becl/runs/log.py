@@ -14,7 +14,7 @@ from becl.errors import UserError
 from becl.measure.coverage import Coverage
 from becl.objectives.protocol import Metrics
 from becl.runs.events import FILES, EventWriter
-from becl.runs.folder import folder_name, to_csv
+from becl.runs.folder import folder_name, six_digits, to_csv
 
 
 class Log:
@@ -128,7 +128,7 @@ class Log:
             events.scalars(step, {name: float(value) for name, value in row.items() if name not in skipped})
         if means:
             # Before the first update there are no losses, and a table has one set of columns.
-            text = to_csv([{k: short(v) for k, v in row.items()} for row in rows], header=not self._columns)
+            text = to_csv([six_digits(row) for row in rows], header=not self._columns)
             self._columns = list(rows[0])
             self._csv.write(text)
             self._csv.flush()
@@ -170,9 +170,3 @@ def _add(sums: dict[str, jax.Array], new: dict[str, jax.Array]) -> dict[str, jax
 def readable(value: float) -> str:
     """A return with as many digits as say something: 812, 14.6, -1.31."""
     return f"{value:.{0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2}f}"
-
-
-def short(value: Any) -> Any:
-    if isinstance(value, float):
-        return "" if np.isnan(value) else f"{value:.6g}"
-    return value

@@ -11,9 +11,10 @@ from typing import Any
 
 from becl.cores import available_cores
 from becl.errors import Failed, UserError, brief
+from becl.experiments.workers import ONE_THREAD
 from becl.runs.progress import say
-from becl.sweeps.jobs import LOST, STOPPED, Ended, Order
-from becl.sweeps.plan import Device
+from becl.sweeps.device import Device, device_here
+from becl.sweeps.jobs import LOST, STOPPED, Ended, Order, run_job
 
 INSTALL = "pip install 'becl[ray]'"
 REUSED = 16  # Jobs of a worker process on a CPU: compiled programs are shared, but use up its memory maps in the end.
@@ -93,7 +94,7 @@ class OnRay:
                 f"{most:g}"
             )
         calls = 1 if self.gpus else REUSED
-        self._run = ray.remote(max_retries=0, max_calls=calls, num_cpus=self.cpus, num_gpus=self.gpus)(work)
+        self._run = ray.remote(max_retries=0, max_calls=calls, num_cpus=self.cpus, num_gpus=self.gpus)(run_job)
         self._jobs: dict[Any, str] = {}
 
     @property
@@ -107,8 +108,6 @@ class OnRay:
     @property
     def environment(self) -> dict[str, str]:
         """Of a job's process: no more threads than it has cores, which also makes sums the same everywhere."""
-        from becl.experiments.workers import ONE_THREAD
-
         if self.gpus:
             share = {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{0.9 * self.gpus:.2f}"} if self.gpus < 1 else {}
             return share
@@ -118,7 +117,7 @@ class OnRay:
         """What a job finds on the machine it comes to."""
         try:
             # In a process of its own: this one loads JAX without a job's environment.
-            ask = self._ray.remote(max_calls=1, num_cpus=self.cpus, num_gpus=self.gpus)(probe)
+            ask = self._ray.remote(max_calls=1, num_cpus=self.cpus, num_gpus=self.gpus)(device_here)
             return Device(*self._ray.get(ask.remote()))
         except self._ray.exceptions.RayError as error:
             cause = getattr(error, "cause", None) or error
@@ -199,10 +198,10 @@ def hushed() -> Iterator[None]:
 
 def refusal(error: BaseException) -> str:
     """Why a cluster cannot be joined, which Ray tells between the lines."""
-    told = f"{error} {error.__cause__}"
-    if "InvalidAuthToken" in told:
+    message = f"{error} {error.__cause__}"
+    if "InvalidAuthToken" in message:
         return "it has another token; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN as it is on the cluster"
-    if "resolve node to connect" in told:
+    if "resolve node to connect" in message:
         return "none of its nodes is on this machine; make it one with `ray start --address`"
     return brief(error)
 
@@ -211,18 +210,3 @@ def last_line(error: BaseException) -> str:
     """Of a traceback, what it is about."""
     lines = str(error).strip().splitlines()
     return lines[-1].strip() if lines else type(error).__name__
-
-
-def work(order: Order) -> tuple[int, str]:
-    """In a process of Ray's."""
-    from becl.sweeps.jobs import run_job
-
-    code, why = run_job(Order(*order))
-    return code, why
-
-
-def probe() -> tuple[str, int, bool]:
-    from becl.sweeps.run import device_here
-
-    kind, memory, accelerator = device_here()
-    return kind, memory, accelerator

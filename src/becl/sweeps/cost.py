@@ -9,8 +9,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from becl.experiments.memory import size
+from becl.nn.adam import without_optimizers
 from becl.runs.progress import counted
-from becl.sweeps.plan import Cell, Device, Job, Plan
+from becl.sweeps.device import Device
+from becl.sweeps.plan import GridCell, Job, Plan
 
 
 class Rate(NamedTuple):
@@ -69,7 +72,7 @@ class Cost(NamedTuple):
     """Jobs whose own rate is not known."""
 
 
-def cost_of(jobs: Sequence[Job], cells: Mapping[str, Cell], device: str, rates: Sequence[Rate]) -> Cost:
+def cost_of(jobs: Sequence[Job], cells: Mapping[str, GridCell], device: str, rates: Sequence[Rate]) -> Cost:
     hours, assumed = 0.0, 0
     for job in jobs:
         rate = rate_of(job, device, rates)
@@ -85,7 +88,7 @@ def cost_of(jobs: Sequence[Job], cells: Mapping[str, Cell], device: str, rates: 
     )
 
 
-def disk_of(job: Job, cell: Cell) -> int:
+def disk_of(job: Job, cell: GridCell) -> int:
     """Bytes of networks that are kept; checkpoints come and go."""
     if job.stage == "maze":
         return job.runs * MAZE_RUN
@@ -97,8 +100,6 @@ def disk_of(job: Job, cell: Cell) -> int:
 def kept_bytes(run: Any) -> int:
     """Of the networks of one run."""
     import jax
-
-    from becl.nn.adam import without_optimizers
 
     state, _ = jax.eval_shape(run.init, jax.random.key(0))
     networks = without_optimizers({"learner": state.learner, "objective": state.objective})
@@ -112,8 +113,6 @@ PAPER_HOURS = {"pretrain": 18.0, "finetune": 0.5}
 
 def describe(plan: Plan, out: Path, device: Device) -> Iterator[str]:
     """Lines of a dry run."""
-    from becl.experiments.memory import size
-
     training = [job for job in plan.jobs if not job.last]
     for job in plan.jobs:
         state = "done" if job.done(out, plan.before(job)) else counted(job.runs, "run") if job.runs else "last"
@@ -143,7 +142,7 @@ def full_size(plan: Plan) -> bool:
     return bool(runs) and all(getattr(run.learner, "hidden", 1024) == 1024 for run in runs)
 
 
-def time_line(jobs: Sequence[Job], cells: Mapping[str, Cell], device: str, rates: Sequence[Rate]) -> str:
+def time_line(jobs: Sequence[Job], cells: Mapping[str, GridCell], device: str, rates: Sequence[Rate]) -> str:
     robots = [job for job in jobs if job.stage != "maze"]
     if not robots:
         return f"time on {device}: not known before it has run (docs/maze.md has some)"

@@ -20,6 +20,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from becl import plugins
+from becl.errors import UserError
+from becl.runs.lock import forget_remote, locked
+from becl.runs.progress import Progress, watching
 
 BEAT = 2.0  # Seconds between two renewals of the status.
 SILENT = 15.0  # Seconds after which a process that does not renew it is taken for dead.
@@ -69,15 +72,13 @@ def run_job(order: Order) -> Ended:
     except OSError as error:
         where = f"{order.home} on {socket.gethostname()}: {error.strerror}"
         return Ended(1, f"{where}; all machines of a sweep must see its folder")
-    from becl.errors import UserError
-    from becl.runs.lock import forget_foreign
 
     folder, began = job_folder(Path(order.out), order.name), time.time()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with owned(folder), (folder / "log.txt").open("a", buffering=1) as log:
             for path in order.locks:
-                forget_foreign(Path(path))
+                forget_remote(Path(path))
             ended = run_command(order, folder, log)
             note_attempt(folder, began, ended)
             return ended
@@ -114,9 +115,6 @@ def last_line(path: Path) -> str:
 @contextlib.contextmanager
 def owned(folder: Path) -> Iterator[None]:
     """Holds a job's folder; waits for a process that still has it, but not for one that is dead."""
-    from becl.errors import UserError
-    from becl.runs.lock import forget_foreign, locked
-
     began = time.monotonic()
     changed, beat = began, None
     with contextlib.ExitStack() as stack:
@@ -129,7 +127,7 @@ def owned(folder: Path) -> Iterator[None]:
                 if beat != (beat := modified(folder / "status.json")):
                     changed = now
                 if now - changed > SILENT:
-                    forget_foreign(folder / "lock")
+                    forget_remote(folder / "lock")
                 if now - began > PATIENCE:
                     raise
                 time.sleep(0.2)
@@ -145,20 +143,19 @@ def modified(path: Path) -> int | None:
 @contextlib.contextmanager
 def heartbeat(folder: Path) -> Iterator[None]:
     """Renews the status while a job runs; a full disk is no reason to stop."""
-    from becl.runs.progress import Progress, watching
-
     path, over = folder / "status.json", threading.Event()
-    began, shown = time.time(), None
+    began, latest = time.time(), None
 
     def watch(progress: Progress) -> None:
-        nonlocal shown
-        shown = progress
+        nonlocal latest
+        latest = progress
 
     def renew() -> None:
         while True:
             facts: dict[str, Any] = {"pid": os.getpid(), "host": socket.gethostname(), "began": began}
-            if shown is not None:
-                facts |= {"done": shown.done, "total": shown.total, "unit": shown.unit, "rate": round(shown.rate, 2)}
+            if latest is not None:
+                facts |= {"done": latest.done, "total": latest.total, "unit": latest.unit}
+                facts["rate"] = round(latest.rate, 2)
             with contextlib.suppress(OSError):
                 part = path.with_suffix(".part")
                 part.write_text(json.dumps(facts))

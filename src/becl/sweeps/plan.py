@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from becl import envs
 from becl.envs import maze
-from becl.envs.external import is_foreign
+from becl.envs.external import is_external
 from becl.errors import UserError, unknown
 from becl.experiments.finetuning import make_finetuning
 from becl.experiments.maze_study import make_study
@@ -26,6 +26,7 @@ from becl.learning.offpolicy import OffPolicy
 from becl.options import FinetuneOptions, MazeOptions, PretrainOptions, ReportOptions, fill
 from becl.runs.folder import folder_name, write_text
 from becl.seeds import seeds_text
+from becl.sweeps.device import Device
 from becl.sweeps.file import Block, Sweep, to_words
 
 Stage = Literal["pretrain", "finetune", "maze", "figures", "report"]
@@ -35,15 +36,7 @@ SHARE = 0.7  # Of a device's memory that is planned with: programs need some too
 TOGETHER: dict[str, tuple[int, int]] = {"pretrain": (8, 4), "finetune": (32, 8), "maze": (16, 1)}
 
 
-class Device(NamedTuple):
-    """What jobs run on."""
-
-    kind: str
-    memory: int
-    accelerator: bool
-
-
-class Cell(NamedTuple):
+class GridCell(NamedTuple):
     """Runs that share a compiled program."""
 
     name: str
@@ -59,7 +52,7 @@ class Cell(NamedTuple):
     planned: Any
     """The resolved run of the first seed; a study's with all."""
     source: str | None
-    """Cell of the pretraining."""
+    """That of the pretraining."""
 
 
 @dataclass(frozen=True)
@@ -98,13 +91,13 @@ class Job:
     def done(self, out: Path, before: Sequence["Job"] = ()) -> bool:
         """Whether its files are there; of one that comes last also whether they are newer than what they tell of."""
         try:
-            made = [(out / proof).stat().st_mtime_ns for proof in self.proofs]
+            outputs = [(out / proof).stat().st_mtime_ns for proof in self.proofs]
             if not self.last:
                 return True
-            told = [path.stat().st_mtime_ns for job in before for path in job.results(out) if path.exists()]
+            inputs = [path.stat().st_mtime_ns for job in before for path in job.results(out) if path.exists()]
         except OSError:
             return False
-        return min(made) >= max(told, default=0)
+        return min(outputs) >= max(inputs, default=0)
 
     def results(self, out: Path) -> list[Path]:
         return [out / proof for proof in self.proofs]
@@ -112,7 +105,7 @@ class Job:
 
 class Plan(NamedTuple):
     jobs: tuple[Job, ...]
-    cells: dict[str, Cell]
+    cells: dict[str, GridCell]
 
     def before(self, job: Job) -> list[Job]:
         return [other for other in self.jobs if other.name in job.needs]
@@ -135,11 +128,11 @@ class Plan(NamedTuple):
 # --- From the file to cells -------------------------------------------------------------------------------------------
 
 
-def cells_of(sweep: Sweep) -> dict[str, Cell]:
+def cells_of(sweep: Sweep) -> dict[str, GridCell]:
     """The grid, every cell of it checked as its command would."""
-    cells: dict[str, Cell] = {}
+    cells: dict[str, GridCell] = {}
 
-    def add(cell: Cell, block: Block) -> None:
+    def add(cell: GridCell, block: Block) -> None:
         if cell.name in cells:
             raise block.wrong(f'two runs are both called {cell.name}: give a block a name = "..." of its own')
         cells[cell.name] = cell
@@ -164,7 +157,7 @@ def named(stage: Stage, *words: str) -> str:
     return f"{stage}/{folder_name(*(word for word in words if word))}"
 
 
-def pretrain_cells(block: Block) -> Iterator[Cell]:
+def pretrain_cells(block: Block) -> Iterator[GridCell]:
     domains, methods, seeds = block.names("domains"), block.names("methods", ["becl"]), block.seeds
     if not domains:
         raise block.wrong("an empty grid: domains = [...] is missing")
@@ -178,7 +171,7 @@ def pretrain_cells(block: Block) -> Iterator[Cell]:
                 except UserError as error:
                     raise block.wrong(error) from None
                 name = named("pretrain", domain, method, block.values.get("name", ""), label)
-                yield Cell(name, "pretrain", domain, method, given, words, seeds, (), planned, None)
+                yield GridCell(name, "pretrain", domain, method, given, words, seeds, (), planned, None)
 
 
 FROM_NOTHING = "ddpg"
@@ -188,7 +181,7 @@ SCRATCH_TOO = ("hidden", "envs", "precision")
 EXAMPLE = "OPTION=VALUE, for example temperature=0.2"
 
 
-def finetune_cells(block: Block, pretrained: Iterable[Cell]) -> Iterator[Cell]:
+def finetune_cells(block: Block, pretrained: Iterable[GridCell]) -> Iterator[GridCell]:
     """Every task of every pretraining that the block is about."""
     sources = list(pretrained)
     methods, domains = block.names("methods"), block.names("domains")
@@ -223,8 +216,8 @@ def finetune_cells(block: Block, pretrained: Iterable[Cell]) -> Iterator[Cell]:
                 planned = make_finetuning(given, None if scratch else source.planned)
             except UserError as error:
                 raise block.wrong(str(error).replace(f"{OUT}/", "")) from None
-            yield Cell(name, "finetune", source.env, source.method, given, tuple(words), source.seeds, tasks, planned,
-                       None if scratch else source.name)  # fmt: skip
+            yield GridCell(name, "finetune", source.env, source.method, given, tuple(words), source.seeds, tasks,
+                           planned, None if scratch else source.name)  # fmt: skip
     if used and (other := [task for task in block.names("tasks") if task not in {*used, "all"}]):
         raise block.wrong(f"tasks: {other[0]} is of no domain that the block is about", "tasks")
 
@@ -245,12 +238,12 @@ def tasks_of(block: Block, domain: str) -> tuple[str, ...]:
     tasks = block.names("tasks", ["all"])
     if "all" in tasks and len(tasks) > 1:
         raise block.wrong("tasks: all, or some by name", "tasks")
-    if is_foreign(domain):
+    if is_external(domain):
         return (domain,) if tasks == ("all",) or domain in tasks else ()
     if domain in maze.names():
         raise block.wrong(f"{domain} is a maze: it has no tasks to finetune on")
     for task in tasks:
-        if task != "all" and task not in envs.names() and not is_foreign(task):
+        if task != "all" and task not in envs.names() and not is_external(task):
             raise block.wrong(unknown("task", task, ["all", *envs.names()]), "tasks")
     own = [name for name in envs.names() if name.startswith(domain.partition("_")[0] + "_")]
     found = tuple(own) if tasks == ("all",) else tuple(task for task in tasks if task in own)
@@ -259,7 +252,7 @@ def tasks_of(block: Block, domain: str) -> tuple[str, ...]:
     return found
 
 
-def maze_cells(block: Block) -> Iterator[Cell]:
+def maze_cells(block: Block) -> Iterator[GridCell]:
     methods, seeds = block.names("methods"), block.seeds
     for label, options in block.variants():
         words = (*(("--methods", *methods) if methods else ()), *to_words(options))
@@ -269,14 +262,14 @@ def maze_cells(block: Block) -> Iterator[Cell]:
         except UserError as error:
             raise block.wrong(error) from None
         name = named("maze", options.get("study", "comparison"), block.values.get("name", ""), label)
-        yield Cell(name, "maze", "maze", study.kind, given, words, seeds, (), study, None)
+        yield GridCell(name, "maze", "maze", study.kind, given, words, seeds, (), study, None)
 
 
 # --- From cells to jobs -----------------------------------------------------------------------------------------------
 
 
 def make_plan(
-    sweep: Sweep, cells: dict[str, Cell], device: Device, group: int | None, recorded: Sequence[Job] = ()
+    sweep: Sweep, cells: dict[str, GridCell], device: Device, group: int | None, recorded: Sequence[Job] = ()
 ) -> Plan:
     """All jobs: those that are planned already, then what else the grid has."""
     jobs: list[Job] = []
@@ -306,7 +299,7 @@ def make_plan(
     return Plan(tuple(jobs), cells)
 
 
-def check_recorded(cells: dict[str, Cell], recorded: Sequence[Job], out: Path) -> None:
+def check_recorded(cells: dict[str, GridCell], recorded: Sequence[Job], out: Path) -> None:
     """Jobs that were planned must have their place in the grid as it is now, which may have more."""
 
     def other(what: str) -> UserError:
@@ -339,7 +332,7 @@ def bare_words(job: Job) -> tuple[str, ...]:
     return tuple(word for word in words if not word.startswith(OUT))
 
 
-def together(cell: Cell, device: Device, group: int | None) -> int:
+def together(cell: GridCell, device: Device, group: int | None) -> int:
     """How many seeds and tasks of a cell one program is to train: a group, or as many as are fast, and fit."""
     fast = group or TOGETHER[cell.stage][0 if device.accelerator else 1]
     if cell.stage == "maze":
@@ -372,7 +365,7 @@ def unused(name: str, names: set[str]) -> str:
     return name
 
 
-def seeds_job(cell: Cell, seeds: tuple[int, ...], names: set[str]) -> Job:
+def seeds_job(cell: GridCell, seeds: tuple[int, ...], names: set[str]) -> Job:
     """Some seeds of a pretraining or of a maze study."""
     whole = cell.stage == "pretrain" and len(seeds) == len(cell.seeds)
     name = unused(cell.name if whole else f"{cell.name}-{seeds_name(seeds)}", names)
@@ -390,7 +383,7 @@ def seeds_job(cell: Cell, seeds: tuple[int, ...], names: set[str]) -> Job:
 
 
 def finetune_jobs(
-    cell: Cell,
+    cell: GridCell,
     seeds: Sequence[int],
     source: Job | None,
     known: Sequence[Job],
@@ -412,7 +405,7 @@ def finetune_jobs(
                 yield finetune_job(cell, unused(name, names), some_tasks, some, source)
 
 
-def finetune_job(cell: Cell, name: str, tasks: tuple[str, ...], seeds: tuple[int, ...], source: Job | None) -> Job:
+def finetune_job(cell: GridCell, name: str, tasks: tuple[str, ...], seeds: tuple[int, ...], source: Job | None) -> Job:
     folder = () if source is None else (f"{OUT}/{source.name}",)
     words = ("finetune", *folder, "--task", *tasks, *cell.words, "--seeds", seeds_text(seeds), "--out", f"{OUT}/{name}")
     skills = cell.planned.run.objective.skills.dim if cell.planned.skill == "each" else 1
@@ -422,7 +415,7 @@ def finetune_job(cell: Cell, name: str, tasks: tuple[str, ...], seeds: tuple[int
                runs * cell.planned.steps, cell.method, cell.env)  # fmt: skip
 
 
-def figures_job(cell: Cell, jobs: Sequence[Job]) -> Job:
+def figures_job(cell: GridCell, jobs: Sequence[Job]) -> Job:
     """Table and figures of a maze study, of the seeds that these jobs train."""
     own = [job for job in jobs if job.cell == cell.name]
     seeds = [seed for seed in cell.seeds if any(seed in job.seeds for job in own)]

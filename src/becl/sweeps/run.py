@@ -24,12 +24,14 @@ from typing import Any, Protocol, runtime_checkable
 
 from becl import plugins
 from becl.errors import Failed, UserError
+from becl.learning.programs import forget_programs
 from becl.options import SweepOptions
 from becl.runs.folder import check_writable
 from becl.runs.lock import locked, seeds_lock
 from becl.runs.progress import clock, counted, interrupts
-from becl.sweeps.cluster import REUSED, check_address
+from becl.sweeps import cluster
 from becl.sweeps.cost import describe
+from becl.sweeps.device import Device, device_here
 from becl.sweeps.file import JOBS, Jobs, Sweep, job_number, presets, read_sweep
 from becl.sweeps.jobs import (
     LOST,
@@ -42,7 +44,7 @@ from becl.sweeps.jobs import (
     read_status,
     run_job,
 )
-from becl.sweeps.plan import Device, Job, Plan, cells_of, check_recorded, figures_job, make_plan, record, recorded_jobs
+from becl.sweeps.plan import Job, Plan, cells_of, check_recorded, figures_job, make_plan, record, recorded_jobs
 from becl.terminal import console
 
 Execute = Callable[[str, Any, Sequence[str]], int]
@@ -65,7 +67,7 @@ def run_sweep(options: SweepOptions, execute: Execute) -> int:
     if options.ray_address is not None:
         if not options.ray:
             raise UserError("--no-ray and --ray-address exclude each other")
-        check_address(options.ray_address)
+        cluster.check_address(options.ray_address)
     cells = cells_of(sweep)
     recorded = recorded_jobs(out)
     check_recorded(cells, recorded, out)
@@ -116,16 +118,6 @@ def options_of(options: SweepOptions, sweep: Sweep) -> Jobs:
         raise UserError(f"--{error}") from None
 
 
-def device_here() -> Device:
-    """What this process computes on."""
-    import jax
-
-    from becl.experiments.memory import available_memory
-
-    one = jax.local_devices()[0]
-    return Device(one.device_kind, available_memory(), one.platform != "cpu")
-
-
 # --- Who runs jobs ----------------------------------------------------------------------------------------------------
 
 
@@ -166,9 +158,7 @@ class Here:
         order = self._waiting.pop(0)
         ended = run_job(order)
         self._ran += 1
-        if self._ran % REUSED == 0:
-            from becl.learning.programs import forget_programs
-
+        if self._ran % cluster.REUSED == 0:
             forget_programs()
         return [(order.name, ended)]
 
@@ -181,19 +171,17 @@ class Here:
 
 @contextlib.contextmanager
 def executor_of(options: SweepOptions, jobs: Jobs) -> Iterator[Executor]:
-    from becl.sweeps import cluster as sweep_ray
-
-    if options.ray and sweep_ray.installed():
+    if options.ray and cluster.installed():
         import jax
 
         # Jobs have the accelerators; this process only plans.
         jax.config.update("jax_platforms", "cpu")
-        executor: Executor = sweep_ray.OnRay(options.ray_address, jobs.cpus, jobs.gpus)
+        executor: Executor = cluster.OnRay(options.ray_address, jobs.cpus, jobs.gpus)
     else:
         if options.ray:
             print(
                 "Ray is not installed: jobs run one after another in this process. "
-                f"{sweep_ray.INSTALL} runs them side by side, on all cores, GPUs and machines."
+                f"{cluster.INSTALL} runs them side by side, on all cores, GPUs and machines."
             )
         executor = Here()
     try:

@@ -1,27 +1,27 @@
 """`becl filmstrip`: snapshots along an episode, a row a skill or task, or a row a method of several runs."""
 
 import contextlib
+import io
 import os
 import stat
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from becl.errors import UserError
 from becl.options import FilmstripOptions
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from becl.views.poses import Look, Motion, Tuned
-    from becl.views.rendering import Choice
+from becl.runs.folder import write_bytes
+from becl.runs.metrics import run_labels
+from becl.views.figures.style import MUTED, STYLE
+from becl.views.poses import Look, Motion, Tuned, looks_at, motion_of, thinned
+from becl.views.rendering import Choice, painter_of
+from becl.views.video import smaller
 
 COLORS = 256  # Of the picture: a third of the bytes, and nobody sees it.
 
 
-def looks_of(options: FilmstripOptions) -> list["Look | Tuned"]:
-    from becl.views.poses import looks_at
-
+def looks_of(options: FilmstripOptions) -> list[Look | Tuned]:
     runs, skills = options.runs, options.skills
     if len(runs) > 1 and len(skills) not in (0, 1, len(runs)):
         raise UserError(f"--skills: {len(skills)} for {len(runs)} runs: one each, or one for all")
@@ -48,18 +48,15 @@ def is_folder(path: Path) -> bool:
         return False
 
 
-Labelled = tuple[str, list["np.ndarray"], list[float]]
+Labelled = tuple[str, list[np.ndarray], list[float]]
 """What a row is called, its pictures and when they were taken."""
 
 
-def rows_of(looks: Sequence["Look | Tuned"], choice: "Choice", options: FilmstripOptions) -> list[Labelled]:
-    from becl.runs.metrics import run_labels
-    from becl.views.poses import Tuned, motion_of, thinned
-
+def rows_of(looks: Sequence[Look | Tuned], choice: Choice, options: FilmstripOptions) -> list[Labelled]:
     if len(looks) == 1 and not isinstance(looks[0], Tuned):
         motion = motion_of(looks[0], options.frames, options.steps)
         return drawn(motion, range(len(motion.names)), [f"skill {name}" for name in motion.names], choice, options.size)
-    runs = {look.folder: {"method": look.made.method, "env": look.made.env} for look in looks}
+    runs = {look.folder: {"method": look.method, "env": look.env} for look in looks}
     labels = dict(zip(runs, run_labels([*runs], [*runs.values()]), strict=True))
     rows = []
     for look in looks:
@@ -75,13 +72,8 @@ def rows_of(looks: Sequence["Look | Tuned"], choice: "Choice", options: Filmstri
     return rows
 
 
-def drawn(
-    motion: "Motion", skills: Sequence[int], labels: Sequence[str], choice: "Choice", size: int
-) -> list[Labelled]:
+def drawn(motion: Motion, skills: Sequence[int], labels: Sequence[str], choice: Choice, size: int) -> list[Labelled]:
     """Rows of a motion, drawn twice as large and averaged: smooth edges without any help of the renderer."""
-    from becl.views.rendering import painter_of
-    from becl.views.video import smaller
-
     times = [number * motion.frame_seconds for number in range(motion.frames)]
     with contextlib.closing(painter_of(motion, choice.renderer, 2 * size)) as painter:
         return [
@@ -90,22 +82,17 @@ def drawn(
         ]
 
 
-def liveliest(motion: "Motion") -> int:
+def liveliest(motion: Motion) -> int:
     """The skill that moves most, joint by joint."""
-    import numpy as np
-
     return int(np.abs(np.diff(motion.poses, axis=1)).mean((1, 2)).argmax())
 
 
 def strip(
-    labels: Sequence[str], rows: Sequence[Sequence["np.ndarray"]], times: Sequence[float]
-) -> "np.ndarray":  # fmt: skip
+    labels: Sequence[str], rows: Sequence[Sequence[np.ndarray]], times: Sequence[float]
+) -> np.ndarray:  # fmt: skip
     """Rows of pictures with their names on the left and the time below, as one picture."""
-    import numpy as np
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
-
-    from becl.views.figures.style import MUTED, STYLE
 
     size, gap = rows[0][0].shape[0], max(2, rows[0][0].shape[0] // 64)
     font = max(9, size // 9)
@@ -130,13 +117,9 @@ def strip(
     return sheet
 
 
-def save_picture(picture: "np.ndarray", path: Path) -> None:
+def save_picture(picture: np.ndarray, path: Path) -> None:
     """As a PNG of few colours, written whole or not at all."""
-    import io
-
     from PIL import Image
-
-    from becl.runs.folder import write_bytes
 
     image = Image.fromarray(picture).quantize(COLORS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     buffer = io.BytesIO()

@@ -87,17 +87,17 @@ def plan_text(plan: Geometry) -> str:
 def draw(study: Study, out: Path, demo: bool = False) -> list[Path]:
     """The figures of a study from its finished seeds; returns the PNGs."""
     results = finished(study, out)
-    made = {}
+    figures = {}
     if demo:
-        made["demo"] = demo_figure([_panel(study, out, rows[0]) for rows in results.values()])
+        figures["demo"] = demo_figure([_panel(study, out, rows[0]) for rows in results.values()])
     elif study.kind == "temperature":
-        made["temperature"] = panels([_typical(study, out, rows) for rows in results.values()], min(4, len(results)))
+        figures["temperature"] = panels([_typical(study, out, rows) for rows in results.values()], min(4, len(results)))
     elif study.kind == "skills":
         complete = _rectangle(study, results)
         if complete:
             grid = [_typical(study, out, results[label], title="") for row in complete.values() for label in row]
             columns = [label.split("-")[-2] for label in next(iter(complete.values()))]
-            made["skills"] = panels(
+            figures["skills"] = panels(
                 grid,
                 len(columns),
                 row_labels=[pretty(name) for name in complete],
@@ -105,11 +105,11 @@ def draw(study: Study, out: Path, demo: bool = False) -> list[Path]:
             )
     else:
         grid = [_typical(study, out, rows) for rows in results.values()]
-        made["comparison"] = panels(grid, min(4, len(grid)))
+        figures["comparison"] = panels(grid, min(4, len(grid)))
     columns, rows_of = _side_by_side(results)
     if not demo and len(columns) > 1:
         every = [_panel(study, out, row, title="") for rows in rows_of.values() for row in rows]
-        made["every-seed"] = panels(
+        figures["every-seed"] = panels(
             every, len(columns), row_labels=[pretty(name) for name in rows_of], column_labels=columns
         )
     scores = [
@@ -119,19 +119,19 @@ def draw(study: Study, out: Path, demo: bool = False) -> list[Path]:
     ]
     if not demo:
         run = next(iter(study.runs.values()))
-        made["tradeoff"] = tradeoff(
+        figures["tradeoff"] = tradeoff(
             scores,
             reference=AUTHORS_RUN if _is_papers(study) else None,
             num_skills=run.objective.skills.dim if study.kind != "skills" else None,
         )
         curves = {label: _curves(out, label, rows) for label, rows in results.items()}
         cycles = next(iter(curves.values()))[0]
-        made["learning-curves"] = learning_curves(
+        figures["learning-curves"] = learning_curves(
             {pretty(label): values for label, (_, values) in curves.items()}, cycles
         )
     if study.mine_iterations:
-        made["estimates"] = _estimates(study, out, results)
-    return [save(figure, out / name)[0] for name, figure in made.items()]
+        figures["estimates"] = _estimates(study, out, results)
+    return [save(figure, out / name)[0] for name, figure in figures.items()]
 
 
 def _side_by_side(results: dict[str, list[dict[str, Any]]]) -> tuple[list[str], dict[str, list[dict[str, Any]]]]:
@@ -178,8 +178,8 @@ def _arrays(out: Path, row: dict[str, Any]) -> dict[str, np.ndarray]:
 def _panel(study: Study, out: Path, row: dict[str, Any], title: str | None = None) -> Any:
     run = study.runs[row["label"]]
     subtitle = f"I(S;Z) {row['mutual_information']:.2f} · coverage {100 * row['coverage']:.0f} % · {row['far']:.0f} far"
-    shown = pretty(row["label"]) if title is None else title
-    return Panel(shown, subtitle, _arrays(out, row)["paths"], run.env.geometry)
+    heading = pretty(row["label"]) if title is None else title
+    return Panel(heading, subtitle, _arrays(out, row)["paths"], run.env.geometry)
 
 
 def _typical(study: Study, out: Path, rows: list[dict[str, Any]], title: str | None = None) -> Any:

@@ -17,7 +17,7 @@ from jaxtyping import Float, Float32
 from becl import envs
 from becl.envs import maze
 from becl.envs.dm_env import DmEnvironment
-from becl.envs.external import GymBatch, is_foreign, maker_of
+from becl.envs.external import GymBatch, is_external, maker_of
 from becl.envs.maze_batch import MazeBatch
 from becl.envs.registration import RobotEnv
 from becl.envs.simulations import Simulations
@@ -41,7 +41,7 @@ FREE = -1  # The number of the camera that no model needs to have.
 class Look(NamedTuple):
     """Which skills of a run to look at."""
 
-    made: Pretraining
+    pretraining: Pretraining
     folder: Path
     seed: int
     snapshot: int
@@ -49,12 +49,20 @@ class Look(NamedTuple):
     names: list[int]
 
     @property
+    def method(self) -> str:
+        return self.pretraining.method
+
+    @property
+    def env(self) -> str:
+        return self.pretraining.env
+
+    @property
     def path(self) -> Path:
         return snapshot_path(self.folder, self.seed, self.snapshot)
 
     @property
     def title(self) -> str:
-        return f"{self.made.method} on {self.made.env}, seed {self.seed}, {self.snapshot:,} steps"
+        return f"{self.method} on {self.env}, seed {self.seed}, {self.snapshot:,} steps"
 
 
 class Motion(NamedTuple):
@@ -90,13 +98,23 @@ class Bodies(NamedTuple):
 class Tuned(NamedTuple):
     """A finetuned policy, to be looked at on its task."""
 
-    made: Finetuning
+    finetuning: Finetuning
     folder: Path
     lane: Lane
 
     @property
+    def method(self) -> str:
+        return self.finetuning.method
+
+    @property
+    def env(self) -> str:
+        return self.finetuning.env
+
+    @property
     def title(self) -> str:
-        return f"{self.made.method} on {self.lane.task}, seed {self.lane.seed}, finetuned for {self.made.steps:,} steps"
+        return (
+            f"{self.method} on {self.lane.task}, seed {self.lane.seed}, finetuned for {self.finetuning.steps:,} steps"
+        )
 
     @property
     def name(self) -> str:
@@ -110,12 +128,12 @@ class Tuned(NamedTuple):
 
 def look_at(run: Path, seed: int | None = None, snapshot: int | None = None, skills: Sequence[int] = ()) -> Look:
     """Refuses runs, seeds, snapshots and skills that are not there."""
-    made = load_pretraining(run)
-    if not made.run.objective.skills.dim:
-        raise UserError(f"{run}: {made.method} has no skills to look at")
-    seed = choose_seed(run, made.seeds, seed)
-    vectors, names = choose_skills(made.method, made.run.objective.skills, skills)
-    return Look(made, run, seed, choose_snapshot(run, [seed], snapshot), vectors, names)
+    pretraining = load_pretraining(run)
+    if not pretraining.run.objective.skills.dim:
+        raise UserError(f"{run}: {pretraining.method} has no skills to look at")
+    seed = choose_seed(run, pretraining.seeds, seed)
+    vectors, names = choose_skills(pretraining.method, pretraining.run.objective.skills, skills)
+    return Look(pretraining, run, seed, choose_snapshot(run, [seed], snapshot), vectors, names)
 
 
 def looks_at(
@@ -131,24 +149,26 @@ def tuned_at(
     run: Path, seed: int | None = None, snapshot: int | None = None, skills: Sequence[int] = ()
 ) -> list[Tuned]:
     """The policies of a seed, task by task; refuses what is not there."""
-    made = load_policies(run, snapshot)
-    seed = choose_seed(run, made.seeds, seed)
-    if skills and made.skill != "each":
+    finetuning = load_policies(run, snapshot)
+    seed = choose_seed(run, finetuning.seeds, seed)
+    if skills and finetuning.skill != "each":
         raise UserError(f"--skills {skills[0]}: each policy of {run} has learned with a skill of its own; leave it out")
-    wanted = choose_skills(made.method, made.run.objective.skills, skills)[1] if made.skill == "each" else [None]
-    return [Tuned(made, run, Lane(task, seed, skill)) for task in made.tasks for skill in wanted]
+    wanted = [None]
+    if finetuning.skill == "each":
+        _, wanted = choose_skills(finetuning.method, finetuning.run.objective.skills, skills)
+    return [Tuned(finetuning, run, Lane(task, seed, skill)) for task in finetuning.tasks for skill in wanted]
 
 
 def policy_of(look: Look) -> Policy:
-    return load_snapshot(look.made, look.path)[0].actor
+    return load_snapshot(look.pretraining, look.path)[0].actor
 
 
 def motion_of(look: Look | Tuned, frames: int, steps: int | None = None) -> Motion:
     """The episode of every skill, or its first `steps`, in so many frames at most."""
     if isinstance(look, Tuned):
-        policy, skill = load_policy(look.made, look.folder, look.lane)
+        policy, skill = load_policy(look.finetuning, look.folder, look.lane)
         return thinned(record(policy, look.lane.task, skill[None], [0], steps=steps), frames)
-    return thinned(record(policy_of(look), look.made.env, look.vectors, look.names, steps=steps), frames)
+    return thinned(record(policy_of(look), look.env, look.vectors, look.names, steps=steps), frames)
 
 
 # --- Episodes ---------------------------------------------------------------------------------------------------------
@@ -181,7 +201,7 @@ def record(
     take = Take(policy, skills, list(names), seed, steps)
     if env in maze.names():
         return record_maze(env, take)
-    return record_foreign(env, take) if is_foreign(env) else record_robot(env, take)
+    return record_external(env, take) if is_external(env) else record_robot(env, take)
 
 
 def record_maze(env: str, take: Take) -> Motion:
@@ -208,7 +228,7 @@ def record_robot(env: str, take: Take) -> Motion:
     return Motion(take.names, np.stack(poses, axis=1), seconds, model, domain.camera)
 
 
-def record_foreign(env: str, take: Take) -> Motion:
+def record_external(env: str, take: Take) -> Motion:
     """Poses of anyone's environment that has MuJoCo inside; after an episode's end the last one is held."""
     make = maker_of(env)
     recorded: list[Recorded] = []
@@ -223,12 +243,12 @@ def record_foreign(env: str, take: Take) -> Motion:
         for _ in play(take.policy, batch, take.skills):
             if all(one.over for one in recorded if one.poses):
                 break
-    shown = [one for one in recorded if one.poses]  # One more was made to ask for its length.
-    longest = max(len(one.poses) for one in shown)
-    poses = [np.stack(one.poses + [one.poses[-1]] * (longest - len(one.poses))) for one in shown]
-    model = shown[0].model
+    whole = [one for one in recorded if one.poses]  # One more was made to ask for its length.
+    longest = max(len(one.poses) for one in whole)
+    poses = [np.stack(one.poses + [one.poses[-1]] * (longest - len(one.poses))) for one in whole]
+    model = whole[0].model
     assert model is not None
-    return Motion(take.names, np.stack(poses), shown[0].seconds, model, tracking_camera(model))
+    return Motion(take.names, np.stack(poses), whole[0].seconds, model, tracking_camera(model))
 
 
 class Recorded(gymnasium.Wrapper):

@@ -19,6 +19,9 @@ from becl.envs.maze import Geometry
 from becl.envs.registration import close_renderer
 from becl.errors import UserError
 from becl.processes import ended, final_line
+from becl.views.figures.colors import skill_colors
+from becl.views.figures.maze import draw_maze
+from becl.views.figures.style import VOID
 from becl.views.gl import drawing
 from becl.views.poses import Motion, take_pose
 
@@ -71,10 +74,10 @@ def choose_renderer(wanted: Renderer = "auto") -> Choice:
         if problem is None:
             return settle(name, "as asked for" if wanted != "auto" else "it draws here")
         problems[name] = problem
-    told = "; ".join(f"{name}: {problem}" for name, problem in problems.items())
+    reasons = "; ".join(f"{name}: {problem}" for name, problem in problems.items())
     if wanted != "auto":
-        raise UserError(f"--renderer {wanted} draws nothing here ({told}); leave it out, or use rays")
-    return settle("rays", f"no OpenGL here ({told})")
+        raise UserError(f"--renderer {wanted} draws nothing here ({reasons}); leave it out, or use rays")
+    return settle("rays", f"no OpenGL here ({reasons})")
 
 
 def settle(name: str, why: str) -> Choice:
@@ -301,9 +304,9 @@ def geom_colors(model: "mujoco.MjModel") -> Float[np.ndarray, "geoms 3"]:
     parts = (mujoco.MjvOption(), mujoco.MjvPerturb(), mujoco.MjvCamera())
     mujoco.mjv_updateScene(model, data, *parts, int(mujoco.mjtCatBit.mjCAT_ALL), scene)
     colors = np.full((model.ngeom, 3), 0.5)
-    for shown in scene.geoms[: scene.ngeom]:  # Knows which of the two colours counts.
-        if shown.objtype == mujoco.mjtObj.mjOBJ_GEOM:
-            colors[shown.objid] = shown.rgba[:3]
+    for geom in scene.geoms[: scene.ngeom]:  # Knows which of the two colours counts.
+        if geom.objtype == mujoco.mjtObj.mjOBJ_GEOM:
+            colors[geom.objid] = geom.rgba[:3]
     for geom in np.flatnonzero(model.geom_matid >= 0):
         number = model.mat_texid[model.geom_matid[geom], mujoco.mjtTextureRole.mjTEXROLE_RGB]
         if number >= 0:
@@ -318,8 +321,6 @@ class FloorPlan:
     """A maze from above: the way a skill has come, and where it is."""
 
     def __init__(self, motion: Motion, size: int):
-        from becl.views.figures.colors import skill_colors
-
         assert motion.plan is not None
         self.motion, self.size = motion, size
         self._empty, self._points = drawn_plan(motion.plan, motion.poses, size)
@@ -348,9 +349,6 @@ def drawn_plan(
     """A maze's floor plan as a square picture, and where on it places are, in pixels from above left."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
-
-    from becl.views.figures.maze import draw_maze
-    from becl.views.figures.style import VOID
 
     figure = Figure(figsize=(size / 100, size / 100), dpi=100, facecolor=VOID)
     canvas = FigureCanvasAgg(figure)

@@ -12,35 +12,37 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from becl.runs.progress import counted
+import numpy as np
+
+from becl.envs import maze
+from becl.envs.external import is_external
+from becl.experiments.snapshots import load_snapshot
+from becl.measure.coverage import grid_of
+from becl.measure.skills import Episodes, rollout, sets_of, tasks_of
+from becl.objectives.encoder import EncoderState, encode
+from becl.runs.folder import check_writable
+from becl.runs.progress import counted, progress
+from becl.views.figures.maze import Panel, panels
+from becl.views.figures.skills import coverage_map, feature_sphere, skill_paths
+from becl.views.figures.style import COLUMN_WIDTH, save
+from becl.views.poses import Look
 
 if TYPE_CHECKING:
-    import numpy as np
     from matplotlib.figure import Figure
-
-    from becl.measure.skills import Episodes
-    from becl.views.poses import Look
 
 STATES = 40  # Of an episode, evenly spaced, whose features are drawn.
 
 
-def draw(look: "Look", out: Path, episodes: int) -> int:
+def draw(look: Look, out: Path, episodes: int) -> int:
     """Plays, draws and writes."""
-    from becl.experiments.snapshots import load_snapshot
-    from becl.measure.skills import rollout
-    from becl.runs.folder import check_writable
-    from becl.runs.progress import progress
-    from becl.views.figures.style import save
-
-    made = look.made
     print(f"{look.title} · {counted(len(look.names), 'skill')} × {counted(episodes, 'episode')} · {out}/", flush=True)
-    learner, objective = load_snapshot(made, look.path)
-    with progress(len(look.names) * episodes * made.run.env.episode_length, "steps") as shown:
-        done = rollout(learner.actor, made.env, look.vectors, episodes, tasks=tasks_in_one_scene(made.env),
-                       advance=shown.advance)  # fmt: skip
+    learner, objective = load_snapshot(look.pretraining, look.path)
+    with progress(len(look.names) * episodes * look.pretraining.run.env.episode_length, "steps") as bar:
+        done = rollout(learner.actor, look.env, look.vectors, episodes, tasks=tasks_in_one_scene(look.env),
+                       advance=bar.advance)  # fmt: skip
     check_writable(out)
     if not done.place.shape[-1]:
-        print(f"no trajectories: {made.env} has no body whose place is known (a MuJoCo model's has)")
+        print(f"no trajectories: {look.env} has no body whose place is known (a MuJoCo model's has)")
     for name, figure in figures_of(look, done, learner, objective):
         for path in save(figure, out / name):
             print(path)
@@ -49,27 +51,18 @@ def draw(look: "Look", out: Path, episodes: int) -> int:
 
 def tasks_in_one_scene(env: str) -> list[str]:
     """Where a task changes the scene, the first only."""
-    from becl.measure.skills import sets_of, tasks_of
-
     return sets_of(tasks_of(env))[0]
 
 
-def figures_of(look: "Look", done: "Episodes", learner: Any, objective: Any) -> Iterator[tuple[str, "Figure"]]:
+def figures_of(look: Look, done: Episodes, learner: Any, objective: Any) -> Iterator[tuple[str, "Figure"]]:
     """All that can be drawn of this run."""
-    from becl.envs import maze
-    from becl.envs.external import is_foreign
-    from becl.measure.coverage import grid_of
-    from becl.views.figures.maze import Panel, panels
-    from becl.views.figures.skills import coverage_map, feature_sphere, skill_paths
-    from becl.views.figures.style import COLUMN_WIDTH
-
-    env = look.made.env
+    env = look.env
     if env in maze.names():
         panel = Panel("", look.title, done.place, maze.geometry(env), look.names)
         yield "trajectories", panels([panel], 1, width=COLUMN_WIDTH)
     elif done.place.shape[-1]:
         yield "trajectories", skill_paths(done.place, done.step_seconds, look.names, look.title)
-    if not is_foreign(env):
+    if not is_external(env):
         grid = grid_of(env)
         coordinates = grid.coordinates(done.obs.reshape(-1, done.obs.shape[-1]))
         by_skill = coordinates.reshape(len(look.names), -1, coordinates.shape[-1])
@@ -80,14 +73,11 @@ def figures_of(look: "Look", done: "Episodes", learner: Any, objective: Any) -> 
         yield "features", feature_sphere(found, look.names, look.title)
 
 
-def features_of(look: "Look", done: "Episodes", learner: Any, objective: Any) -> "np.ndarray | None":
+def features_of(look: Look, done: Episodes, learner: Any, objective: Any) -> np.ndarray | None:
     """BeCL's features of some states [skills, episodes, states, feature]; None for other methods."""
     import jax.numpy as jnp
-    import numpy as np
 
-    from becl.objectives.encoder import EncoderState, encode
-
-    run = look.made.run
+    run = look.pretraining.run
     if not isinstance(objective, EncoderState):
         return None
     chosen = np.linspace(1, done.obs.shape[2] - 1, min(STATES, done.obs.shape[2] - 1)).round().astype(int)

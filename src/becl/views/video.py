@@ -9,20 +9,22 @@ Under --out:
 
 import contextlib
 import math
+import subprocess
 import time
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from becl.envs import maze
 from becl.errors import UserError
 from becl.options import VideoOptions
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from becl.views.poses import Look, Motion, Tuned
-    from becl.views.rendering import Choice, Painter
+from becl.runs.folder import check_writable
+from becl.runs.progress import counted, progress
+from becl.views.poses import Look, Motion, Tuned, motion_of
+from becl.views.rendering import Choice, Painter, choose_renderer, painter_of
 
 SLOWEST, FASTEST = 1.0, 60.0  # Frames a second that every player shows.
 MAZE_RATE = 10.0  # A maze has no seconds.
@@ -46,21 +48,16 @@ class Shot(NamedTuple):
     """Of the film."""
     label: str
     """In the corner of its picture among others."""
-    painter: "Painter"
+    painter: Painter
     skill: int
 
 
-def film(looks: Sequence["Look | Tuned"], out: Path, options: VideoOptions) -> int:
+def film(looks: Sequence[Look | Tuned], out: Path, options: VideoOptions) -> int:
     """Plays, draws and writes."""
-    from becl.runs.folder import check_writable
-    from becl.runs.progress import counted, progress
-    from becl.views.poses import Tuned, motion_of
-    from becl.views.rendering import choose_renderer, painter_of
-
     choice = choose_renderer(options.renderer)
     for look in looks:
         print(look.title + ("" if isinstance(look, Tuned) else f" · {counted(len(look.names), 'skill')}"))
-    print(f"{drawn_by(choice, looks[0].made.env)} · {out}/", flush=True)
+    print(f"{drawn_by(choice, looks[0].env)} · {out}/", flush=True)
     motions = [motion_of(look, options.frames, options.steps) for look in looks]
     check_writable(out)
     began, shots = time.perf_counter(), []
@@ -73,25 +70,23 @@ def film(looks: Sequence["Look | Tuned"], out: Path, options: VideoOptions) -> i
                 shots += [Shot(f"skill-{name}", str(name), painter, i) for i, name in enumerate(motion.names)]
         # JAX warns of a fork, but nothing runs between it and the start of ffmpeg.
         warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
-        shown = stack.enter_context(progress(len(shots) * motions[0].frames, "frames"))
+        bar = stack.enter_context(progress(len(shots) * motions[0].frames, "frames"))
         together = "tasks" if isinstance(looks[0], Tuned) else "skills"
-        paths = write_films(shots, together, motions[0], out, options.gif, shown)
+        paths = write_films(shots, together, motions[0], out, options.gif, bar)
     size = sum(path.stat().st_size for path in paths)
     print(f"{len(paths)} films, {size / 1e6:.1f} MB, {time.perf_counter() - began:.0f} s in {out}/")
     return 0
 
 
-def drawn_by(choice: "Choice", env: str) -> str:
+def drawn_by(choice: Choice, env: str) -> str:
     """What draws and, where it is not OpenGL, why."""
-    from becl.envs import maze
-
     if env in maze.names():
         return "drawn as a floor plan"
     return f"drawn by {choice.renderer}" + (f": {choice.why}" if choice.renderer == "rays" else "")
 
 
 def write_films(
-    shots: Sequence[Shot], together: str, motion: "Motion", out: Path, gif: bool, shown: Any
+    shots: Sequence[Shot], together: str, motion: Motion, out: Path, gif: bool, bar: Any
 ) -> list[Path]:  # fmt: skip
     """All films at once, a frame of each at a time, so that none has to be kept; then their GIFs. All are as long as
     `motion`."""
@@ -104,11 +99,11 @@ def write_films(
             pictures = [shot.painter.frame(shot.skill, number) for shot in shots]
             for film, picture in zip(films, [*pictures, tiled(pictures, labels)], strict=True):
                 film.append_data(picture)
-            shown.advance(len(pictures))
+            bar.advance(len(pictures))
     return [*paths, *(write_gif(path, min(rate, GIF_RATE), GIF_WIDTH[path is paths[-1]]) for path in paths if gif)]
 
 
-def frame_rate(motion: "Motion") -> float:
+def frame_rate(motion: Motion) -> float:
     """As fast as the robot."""
     if motion.plan is not None:
         return MAZE_RATE
@@ -130,8 +125,6 @@ def mp4(path: Path, rate: float) -> Iterator[Any]:
 
 def write_gif(film: Path, rate: float, width: int) -> Path:
     """A film as a GIF beside it, with the colours that it needs."""
-    import subprocess
-
     import imageio_ffmpeg
 
     path = film.with_suffix(".gif")
@@ -155,10 +148,8 @@ def whole(path: Path) -> Iterator[Path]:
         raise
 
 
-def tiled(pictures: Sequence["np.ndarray"], labels: Sequence[str]) -> "np.ndarray":
+def tiled(pictures: Sequence[np.ndarray], labels: Sequence[str]) -> np.ndarray:
     """Pictures of one size in a grid about as wide as high, each with its label."""
-    import numpy as np
-
     columns = math.ceil(math.sqrt(len(pictures)))
     rows = math.ceil(len(pictures) / columns)
     height, width = pictures[0].shape[:2]
@@ -169,9 +160,8 @@ def tiled(pictures: Sequence["np.ndarray"], labels: Sequence[str]) -> "np.ndarra
     return grid
 
 
-def labelled(picture: "np.ndarray", label: str) -> "np.ndarray":
+def labelled(picture: np.ndarray, label: str) -> np.ndarray:
     """A picture with a few words in its corner."""
-    import numpy as np
     from PIL import Image, ImageDraw, ImageFont
 
     image = Image.fromarray(picture)
@@ -182,9 +172,8 @@ def labelled(picture: "np.ndarray", label: str) -> "np.ndarray":
     return np.asarray(image)
 
 
-def smaller(picture: "np.ndarray", size: int) -> "np.ndarray":
+def smaller(picture: np.ndarray, size: int) -> np.ndarray:
     """A picture at most so high, its pixels averaged."""
-    import numpy as np
     from PIL import Image
 
     image = Image.fromarray(picture)

@@ -43,8 +43,8 @@ def ablation_section(configurations: Sequence[Configuration]) -> Section | None:
         if not lines:
             continue
         lines = {task: lines[task] for task in sorted_tasks(lines)}
-        shown = {pretty_task(task): by_label for task, by_label in lines.items()}
-        figure = figures.ablation(shown, varied.axis, varied.logarithmic)
+        by_task = {pretty_task(task): by_label for task, by_label in lines.items()}
+        figure = figures.ablation(by_task, varied.axis, varied.logarithmic)
         pictures.append(Picture(varied.name, varied.title, caption, figure))
         data[varied.name] = [
             {"label": label, "task": task, varied.column: value, **summarise(scores)._asdict()}

@@ -43,7 +43,7 @@ class Gain(NamedTuple):
 def gains(configurations: Sequence[Configuration], resamples: int) -> list[Gain]:
     """Each pretrained configuration against the runs from scratch on the same robot, over the tasks both have."""
     baselines = [one for one in configurations if one.options.get("pretraining", "") is None]
-    made = []
+    found = []
     for robot in dict.fromkeys(domain_of(task) for task in all_tasks(configurations) if task in EXPERT):
         for one in configurations:
             for baseline in baselines if one not in baselines else ():
@@ -53,9 +53,10 @@ def gains(configurations: Sequence[Configuration], resamples: int) -> list[Gain]
                         {task: which.scores(task) / EXPERT[task] for task in tasks} for which in (one, baseline)
                     )
                     label = one.label if len(baselines) == 1 else f"{one.label} against {baseline.label}"
-                    found = stats.improvement_interval(scores, other, resamples, statistic=stats.difference)
-                    made.append(Gain(robot, label, tasks, float(stats.mean(scores)), float(stats.mean(other)), found))
-    return made
+                    difference = stats.improvement_interval(scores, other, resamples, statistic=stats.difference)
+                    means = float(stats.mean(scores)), float(stats.mean(other))
+                    found.append(Gain(robot, label, tasks, *means, difference))
+    return found
 
 
 def help_section(configurations: Sequence[Configuration], resamples: int) -> Section | None:

@@ -178,5 +178,5 @@ def _measure_cell(texts: Sequence[str]) -> Cell:
     if not len(values):
         return Cell("–")
     mean, error, _ = summarise(values)
-    shown = f"{mean:.0f}" if abs(mean) >= 1000 else f"{mean:.3g}"
-    return Cell(shown + ("" if math.isnan(error) else f" ± {error:.2g}"), mean)
+    text = f"{mean:.0f}" if abs(mean) >= 1000 else f"{mean:.3g}"
+    return Cell(text + ("" if math.isnan(error) else f" ± {error:.2g}"), mean)

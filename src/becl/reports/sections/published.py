@@ -127,7 +127,7 @@ def _beside(one: Configuration, theirs: Mapping[str, published.Row]) -> Beside:
 
 def other_published(comparable: Sequence[Configuration], overall: Aggregates) -> list[tuple[published.Row, list[Cell]]]:
     """Published sums by robot and aggregates over all tasks, beside ours where we have all of the tasks."""
-    made = []
+    found = []
     for one in comparable:
         for row in published.rows(method=published_method(one.method)):
             if row.measure == "return":
@@ -144,5 +144,5 @@ def other_published(comparable: Sequence[Configuration], overall: Aggregates) ->
                     mine = interval_cell(overall[one.label][row.measure])
             if mine is not None:
                 by = Cell(published.source(row.source).label)
-                made.append((row, [Cell(one.label), Cell(what), mine, _published_cell(row), by]))
-    return made
+                found.append((row, [Cell(one.label), Cell(what), mine, _published_cell(row), by]))
+    return found

@@ -1,11 +1,12 @@
 """A part of the page: text, tables, pictures, and the rows of CSV files that belong to it."""
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from becl.reports.tables import Table
+
+if TYPE_CHECKING:
+    import matplotlib.figure
 
 Row = dict[str, Any]
 
@@ -14,7 +15,7 @@ class Picture(NamedTuple):
     name: str
     title: str
     caption: str
-    figure: Figure
+    figure: "matplotlib.figure.Figure"
 
 
 @dataclass

@@ -101,9 +101,9 @@ def _draw_entropies(
             linewidths=0.4,
             zorder=3,
         )
-    if shown := [(value, list(entropies).index(label)) for label, value in published.items() if label in entropies]:
+    if marks := [(value, list(entropies).index(label)) for label, value in published.items() if label in entropies]:
         axes.scatter(
-            *zip(*shown, strict=True),
+            *zip(*marks, strict=True),
             s=30,
             marker="D",
             facecolors="none",

@@ -63,8 +63,8 @@ def coverage_map(
     inside = np.clip(coordinates, *ends.T)
     counts = np.stack([np.histogram2d(*points.T, bins=edges)[0] for points in inside])
     visits, skills = counts.sum(0) / counts.sum(), (counts > 0).sum(0).astype(float)
-    shown = ((visits, "part of all states", "log"), (skills, "skills that come here", "linear"))
-    for axes, (values, label, norm) in zip(places, shown, strict=True):
+    maps = ((visits, "part of all states", "log"), (skills, "skills that come here", "linear"))
+    for axes, (values, label, norm) in zip(places, maps, strict=True):
         drawn = np.where(values > 0, values, np.nan).T
         mesh = axes.pcolormesh(*edges, drawn, norm=norm, cmap="viridis", rasterized=True)
         axes.set(xlabel=grid[0].name, ylabel=grid[1].name, facecolor=VOID)
@@ -101,8 +101,8 @@ def feature_sphere(
     axes.set_axis_off()
     axes.set_box_aspect((1, 1, 1), zoom=1.3)
     alignment, uniformity = alignment_and_uniformity(features)
-    shown = np.square(points).sum(-1).mean()  # Of the features' squared length, which is 1.
-    about = f"alignment {alignment:.2f}, uniformity {uniformity:.2f}; {100 * shown:.0f} % in these three directions"
+    kept = np.square(points).sum(-1).mean()  # Of the features' squared length, which is 1.
+    about = f"alignment {alignment:.2f}, uniformity {uniformity:.2f}; {100 * kept:.0f} % in these three directions"
     axes.set_title(f"{title}\n{about}", size=STYLE["font.size"])
     _skill_legend(figure, names, palette)
     return figure

@@ -6,11 +6,12 @@ display); `save` writes it. Sizes are inches on paper: 6.75 is the width of a tw
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib
 import numpy as np
-from matplotlib.figure import Figure
+
+if TYPE_CHECKING:
+    import matplotlib.figure
 
 PAGE_WIDTH = 6.75
 COLUMN_WIDTH = 3.25
@@ -32,11 +33,13 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def save(figure: Figure, path: str | Path) -> tuple[Path, Path]:
+def save(figure: "matplotlib.figure.Figure", path: str | Path) -> tuple[Path, Path]:
     """Writes `path`.png and `path`.svg; the same figure gives the same bytes.
 
     Trajectories are pixels inside the SVG, coarser than in the PNG where a figure is large.
     """
+    import matplotlib
+
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     png, svg = (path.with_name(f"{path.name}.{suffix}") for suffix in ("png", "svg"))
@@ -48,8 +51,9 @@ def save(figure: Figure, path: str | Path) -> tuple[Path, Path]:
     return png, svg
 
 
-def picture(path: Path) -> Figure:
+def picture(path: Path) -> "matplotlib.figure.Figure":
     """An image file as a figure of the same number of pixels."""
+    from matplotlib.figure import Figure
     from PIL import Image
 
     with Image.open(path) as image:

@@ -60,14 +60,14 @@ def shape_of(model: "mujoco.MjModel", geom: int) -> tuple[np.ndarray, np.ndarray
         ball = trimesh.creation.icosphere(subdivisions=2)
         return ball.vertices * (size if kind == kinds.mjGEOM_ELLIPSOID else size[0]), ball.faces, False
     if kind == kinds.mjGEOM_CAPSULE:
-        made: Any = trimesh.creation.capsule(height=2 * size[1], radius=size[0], count=[ROUND // 2, ROUND])
-        return made.vertices - (0, 0, made.bounds.mean(0)[2]), made.faces, False
+        solid: Any = trimesh.creation.capsule(height=2 * size[1], radius=size[0], count=[ROUND // 2, ROUND])
+        return solid.vertices - (0, 0, solid.bounds.mean(0)[2]), solid.faces, False
     if kind == kinds.mjGEOM_BOX:
-        made = trimesh.creation.box(extents=2 * size)
-        return made.vertices, made.faces, True
+        solid = trimesh.creation.box(extents=2 * size)
+        return solid.vertices, solid.faces, True
     if kind == kinds.mjGEOM_CYLINDER:
-        made = trimesh.creation.cylinder(radius=size[0], height=2 * size[1], sections=2 * ROUND)
-        return made.vertices, made.faces, True
+        solid = trimesh.creation.cylinder(radius=size[0], height=2 * size[1], sections=2 * ROUND)
+        return solid.vertices, solid.faces, True
     return None
 
 

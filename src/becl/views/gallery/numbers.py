@@ -43,8 +43,8 @@ def kept(look: Look) -> list[Numbers] | None:
 
 
 def measured(look: Look) -> list[Numbers]:
-    done = rollout(policy_of(look), look.made.env, look.vectors, EPISODES)
-    return gathered(look.names, per_skill(done, look.made.env, look.names), zero_shot(done, look.names))
+    done = rollout(policy_of(look), look.env, look.vectors, EPISODES)
+    return gathered(look.names, per_skill(done, look.env, look.names), zero_shot(done, look.names))
 
 
 def gathered(names: Sequence[int], per_skill: Iterable[Any], zero_shot: Iterable[Any]) -> list[Numbers]:

@@ -15,7 +15,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 from becl.commands.cli import main
 from becl.envs.dm_env import DmEnvironment
-from becl.envs.external import GymBatch, Layout, action_scale, foreign_spec, gym_maker, is_foreign, make_foreign
+from becl.envs.external import GymBatch, Layout, action_scale, external_spec, gym_maker, is_external, make_external
 from becl.errors import UserError
 from becl.learning.ddpg import DDPG
 from becl.learning.offpolicy import OffPolicy
@@ -155,11 +155,11 @@ def test_dm_control_is_what_it_is():
 
 
 def test_names():
-    assert is_foreign("gym:Pendulum-v1")
-    assert is_foreign("dmc:cheetah_run")
-    assert not is_foreign("walker")
-    assert not is_foreign("gymnast")
-    assert foreign_spec("gym:Pendulum-v1")[:3] == (3, 1, 200)
+    assert is_external("gym:Pendulum-v1")
+    assert is_external("dmc:cheetah_run")
+    assert not is_external("walker")
+    assert not is_external("gymnast")
+    assert external_spec("gym:Pendulum-v1")[:3] == (3, 1, 200)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_a_package_is_imported_for_its_environments(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # Where the program is started is looked in too.
     env = gym_maker("armory/Arm-v0")()
     assert env.observation_space.shape == (3,)
-    batch = make_foreign("gym:armory/Arm-v0", 1, 0)
+    batch = make_external("gym:armory/Arm-v0", 1, 0)
     assert batch.spec.episode_length == 1000  # It has no limit of its own.
 
 
@@ -234,16 +234,16 @@ def test_from_pretraining_to_scores(env, tmp_path, capsys):
 
 def test_scores_are_those_of_whole_episodes(tmp_path, monkeypatch):
     """Episodes of unequal length: each counts up to its own first end."""
-    from becl.envs import external as foreign
+    from becl.envs import external
 
     lengths = iter(range(2, 100))
-    monkeypatch.setattr(foreign, "gym_maker", None)
-    monkeypatch.setitem(foreign.KINDS, "gym", lambda name: lambda: Corridor(goal=3 + next(lengths) % 3))
-    foreign.foreign_spec.cache_clear()
+    monkeypatch.setattr(external, "gym_maker", None)
+    monkeypatch.setitem(external.KINDS, "gym", lambda name: lambda: Corridor(goal=3 + next(lengths) % 3))
+    external.external_spec.cache_clear()
     out = tmp_path / "run"
     assert main(["finetune", "--scratch", "--task", "gym:corridor", "--steps", "0", "--hidden", "8",
                  "--eval-episodes", "6", "--out", str(out)]) == 0  # fmt: skip
-    foreign.foreign_spec.cache_clear()
+    external.external_spec.cache_clear()
     row = next(csv.DictReader((Path(out) / "scores.csv").open()))
     # Lengths 3, 4 and 5, twice each: 60, 100 and 150.
     assert float(row["return"]) == pytest.approx(np.mean([60, 100, 150]), rel=1e-5)
@@ -252,7 +252,7 @@ def test_scores_are_those_of_whole_episodes(tmp_path, monkeypatch):
 @pytest.mark.parametrize("env", ["gym:HalfCheetah-v5", "dmc:cheetah_run"])
 def test_a_body_is_where_its_model_says(env):
     """The cheetah's first joint is its place along x; positions of bodies are those before the last of the substeps."""
-    batch = make_foreign(env, 2, 0)
+    batch = make_external(env, 2, 0)
     batch.reset()
     for _ in range(20):
         batch.step(np.array([[1.0] * 6, [-1.0] * 6]))
@@ -265,6 +265,6 @@ def test_a_body_is_where_its_model_says(env):
 
 
 def test_what_is_no_model_has_no_place():
-    batch = make_foreign("gym:Pendulum-v1", 2, 0)
+    batch = make_external("gym:Pendulum-v1", 2, 0)
     batch.reset()
     assert batch.places().shape == (2, 0)

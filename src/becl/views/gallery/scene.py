@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from becl.views.figures.colors import skill_colors
-from becl.views.gallery_shapes import Part, joined, parts_of
+from becl.views.gallery.shapes import Part, joined, parts_of
 from becl.views.poses import Bodies, Motion, bodies_of
 
 ROOM = 1.25  # A square's side beside what its skill needs.
@@ -260,10 +260,10 @@ class MazeStage:
         self._balls.batched_positions = self._places(frame)
 
     def pick(self, skill: int | None) -> None:
-        shown = [skill in (None, one) for one in range(len(self._ways))]
-        self._balls.batched_scales = np.array(shown, np.float32)
-        for one, visible in enumerate(shown):
-            self._ways[one].visible = self._labels[one].visible = visible
+        visible = [skill in (None, one) for one in range(len(self._ways))]
+        self._balls.batched_scales = np.array(visible, np.float32)
+        for one, seen in enumerate(visible):
+            self._ways[one].visible = self._labels[one].visible = seen
 
     def view(self, skill: int) -> Viewpoint:
         del skill

@@ -6,8 +6,8 @@ from typing import Any
 
 from becl.errors import UserError
 from becl.runs.folder import kept_snapshots
-from becl.views.gallery_numbers import Numbers, label, numbers_of, table
-from becl.views.gallery_scene import Stage, pace_of, set_camera, stage_of, unit_of
+from becl.views.gallery.numbers import Numbers, label, numbers_of, table
+from becl.views.gallery.scene import Stage, pace_of, set_camera, stage_of, unit_of
 from becl.views.poses import Look, Motion, motion_of
 
 TICK = 1 / 30  # Seconds between two looks at the clock.
@@ -101,8 +101,8 @@ class Page:
         if self.skill is None:
             lines = ["| " + " | ".join(row) + " |" for row in [head, ["---:"] * len(head), *rows]]
         else:
-            shown = zip(head, rows[self.skill], strict=True)
-            lines = ["| | |", "|---|---:|", *(f"| {name} | {value} |" for name, value in shown)]
+            numbers = zip(head, rows[self.skill], strict=True)
+            lines = ["| | |", "|---|---:|", *(f"| {name} | {value} |" for name, value in numbers)]
         self._about.content = "\n".join([f"**{self.look.title}**", "", *lines])
 
     # --- Controls
@@ -112,7 +112,7 @@ class Page:
         with gui.add_folder("Skill"):
             self._skill = gui.add_slider("number", 0, max(last, 1), 1, 0, disabled=last < 1)
             self._which = gui.add_button_group("show", ("all", "one", "previous", "next"))
-            self._seed = gui.add_dropdown("seed", [str(seed) for seed in self.look.made.seeds],
+            self._seed = gui.add_dropdown("seed", [str(seed) for seed in self.look.pretraining.seeds],
                                           initial_value=str(self.look.seed))  # fmt: skip
             self._snapshot = gui.add_dropdown("steps", self._snapshots(self.look.seed),
                                               initial_value=str(self.look.snapshot))  # fmt: skip

@@ -1,0 +1,62 @@
+"""The skills of a run side by side in 3D, with a player and a table, as one HTML file to send on."""
+
+import html
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from becl.errors import UserError
+from becl.options import GalleryOptions
+from becl.runs.folder import write_text
+from becl.runs.progress import counted
+from becl.views.filmstrip import is_folder
+from becl.views.gallery.numbers import Numbers, label, numbers_of, table
+from becl.views.gallery.scene import pace_of, set_camera, stage_of, unit_of
+from becl.views.gallery.server import free_port, server_at
+from becl.views.poses import Look, Motion, motion_of
+
+
+def page_path(out: Path) -> Path:
+    if is_folder(out):
+        raise UserError(f"{out} is a folder; name a file for --export, such as {out / 'page.html'}")
+    return out if out.suffix in (".html", ".htm") else out.with_name(out.name + ".html")
+
+
+def write_page(look: Look, path: Path, options: GalleryOptions) -> int:
+    print(f"{look.title} · {counted(len(look.names), 'skill')}", flush=True)
+    motion, numbers = motion_of(look, options.frames, options.steps), numbers_of(look)
+    began = time.perf_counter()
+    write_text(path, page_of(look, motion, numbers))
+    size = path.stat().st_size / 1e6
+    print(f"{path}: {size:.1f} MB, {motion.frames} frames, written in {time.perf_counter() - began:.1f} s")
+    return 0
+
+
+def page_of(look: Look, motion: Motion, numbers: Sequence[Numbers]) -> str:
+    """The scene with all its frames and its player, and a table, in one HTML text."""
+    labels = [label(name, one, unit_of(motion)) for name, one in zip(look.names, numbers, strict=True)]
+    with server_at(free_port(None), "becl") as server:
+        stage = stage_of(server.scene, motion, labels)
+        set_camera(server, stage.camera)
+        recording = server.get_scene_serializer()
+        for frame in range(motion.frames):
+            stage.show(frame)
+            recording.insert_sleep(pace_of(motion))
+        page = recording.as_html()
+    return page.replace("<title>", f"<title>{html.escape(look.title)} – ", 1).replace(
+        "</body>", caption(look, motion, numbers) + "</body>", 1
+    )
+
+
+def caption(look: Look, motion: Motion, numbers: Sequence[Numbers]) -> str:
+    """The run and the table of its skills, folded away in a corner."""
+    head, rows = table(look, numbers, unit_of(motion))
+    lines = ["".join(f"<th>{html.escape(text)}</th>" for text in head)]
+    lines += ["".join(f"<td>{html.escape(text)}</td>" for text in row) for row in rows]
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    style = "position:fixed;right:8px;top:8px;z-index:10;max-height:90vh;overflow:auto;padding:4px 8px;"
+    style += "background:#ffffffd9;color:#222;font:13px sans-serif;border-radius:4px"
+    cells = "<style>#skills td,#skills th{padding:1px 6px;text-align:right}</style>"
+    return f'<details id="skills" style="{style}"><summary>{html.escape(look.title)}</summary>{cells}' + (
+        f"<table>{body}</table></details>"
+    )
