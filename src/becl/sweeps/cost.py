@@ -9,6 +9,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from becl.runs.inside import read_text
 from becl.runs.progress import counted
 from becl.sweeps.plan import Cell, Device, Job, Plan
 
@@ -36,7 +37,7 @@ def own_rates(plan: Plan, out: Path) -> list[Rate]:
     found = []
     for job in plan.jobs:
         try:
-            result = json.loads((out / job.name / "result.json").read_text())
+            result = json.loads(read_text(out / job.name / "result.json"))
             found.append(
                 Rate(result["device"], job.stage, job.method, job.env, job.runs, result["steps_per_second"], job.name)
             )

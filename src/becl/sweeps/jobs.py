@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from becl import plugins
+from becl.runs.inside import plain, read_bytes, read_text
 
 BEAT = 2.0  # Seconds between two renewals of the status.
 SILENT = 15.0  # Seconds after which a process that does not renew it is taken for dead.
@@ -75,7 +76,7 @@ def run_job(order: Order) -> Ended:
     folder, began = job_folder(Path(order.out), order.name), time.time()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with owned(folder), (folder / "log.txt").open("a", buffering=1) as log:
+        with owned(folder), open(folder / "log.txt", "a", buffering=1, opener=plain) as log:
             for path in order.locks:
                 forget_foreign(Path(path))
             ended = run_command(order, folder, log)
@@ -106,7 +107,7 @@ def run_command(order: Order, folder: Path, log: Any) -> Ended:
 def last_line(path: Path) -> str:
     """What a command said last: why it failed."""
     with contextlib.suppress(OSError):
-        lines = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
+        lines = [line.strip() for line in read_bytes(path).decode(errors="replace").splitlines() if line.strip()]
         return lines[-1].removeprefix("becl: ").removeprefix("failed: ") if lines else ""
     return ""
 
@@ -161,7 +162,8 @@ def heartbeat(folder: Path) -> Iterator[None]:
                 facts |= {"done": shown.done, "total": shown.total, "unit": shown.unit, "rate": round(shown.rate, 2)}
             with contextlib.suppress(OSError):
                 part = path.with_suffix(".part")
-                part.write_text(json.dumps(facts))
+                with open(part, "w", opener=plain) as file:
+                    file.write(json.dumps(facts))
                 part.replace(path)
             if over.wait(BEAT):
                 return
@@ -182,7 +184,7 @@ def read_status(folder: Path) -> tuple[Mapping[str, Any], bool]:
     """What the last process to run a job said of it, and whether it is alive."""
     path = folder / "status.json"
     try:
-        facts = json.loads(path.read_text())
+        facts = json.loads(read_text(path))
         return facts, time.time() - path.stat().st_mtime < SILENT
     except (OSError, ValueError):
         return {}, False
@@ -191,7 +193,7 @@ def read_status(folder: Path) -> tuple[Mapping[str, Any], bool]:
 def note_attempt(folder: Path, began: float, ended: Ended) -> None:
     """Keeps how a try at a job went; where that cannot be written, it is lost."""
     row = {"began": began, "seconds": round(time.time() - began, 2), "host": socket.gethostname(), **ended._asdict()}
-    with contextlib.suppress(OSError), (folder / "attempts.jsonl").open("a") as file:
+    with contextlib.suppress(OSError), open(folder / "attempts.jsonl", "a", opener=plain) as file:
         file.write(json.dumps(row) + "\n")
 
 
@@ -199,7 +201,7 @@ def read_attempts(folder: Path) -> list[dict[str, Any]]:
     """All tries at a job, the last one last."""
     rows = []
     with contextlib.suppress(OSError):
-        for line in (folder / "attempts.jsonl").read_text().splitlines():
+        for line in read_text(folder / "attempts.jsonl").splitlines():
             with contextlib.suppress(ValueError):  # A machine may have ended within a line.
                 rows.append(json.loads(line))
     return rows
