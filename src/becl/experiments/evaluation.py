@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from becl.errors import UserError, unknown
 from becl.options import EvaluateOptions
-from becl.runs.folder import check_place
+from becl.runs.folder import check_place, trust_folder
 from becl.runs.progress import counted
 from becl.seeds import seeds_text
 
@@ -77,6 +77,8 @@ def resolve(options: EvaluateOptions) -> Request:
     from becl.experiments.pretraining import load_pretraining
     from becl.experiments.settings import check_seeds
 
+    if options.trust:
+        trust_folder(options.run)
     made = load_pretraining(options.run)
     if options.episodes < 1:
         raise UserError(f"--episodes {options.episodes}: at least 1 is needed")

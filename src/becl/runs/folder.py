@@ -15,6 +15,7 @@ from becl.errors import UserError
 from becl.plugins import bare, origins_of
 from becl.runs.inside import check_inside, inside, plain, read_text
 from becl.specs import difference, upgraded
+from becl.trust import trust
 
 
 def open_folder(config: dict[str, Any], out: Path) -> None:
@@ -70,6 +71,16 @@ def read_config(folder: Path) -> dict[str, Any]:
     except (ValueError, RecursionError):
         raise UserError(f"{path} is damaged") from None
     return config if isinstance(config, dict) else {}
+
+
+def trust_folder(folder: Path) -> None:
+    """Agrees that the code of the environments that a run's folder names is run: the person has said so."""
+    config = read_config(folder)
+    inner = config.get("pretraining")
+    tasks = config.get("tasks")
+    names = [config.get("env"), inner.get("env") if isinstance(inner, dict) else None]
+    names += tasks if isinstance(tasks, list) else []
+    trust(*(name for name in names if isinstance(name, str)))
 
 
 def read_pretraining(folder: Path) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from becl.runs.folder import folder_name, write_text
 from becl.runs.inside import check_inside, is_name, read_text
 from becl.seeds import seeds_text
 from becl.sweeps.file import Block, Sweep, to_words
+from becl.trust import is_trusted
 
 Stage = Literal["pretrain", "finetune", "maze", "figures", "report"]
 OUT = "{out}"  # In words, for the sweep's folder.
@@ -129,7 +130,7 @@ class Plan(NamedTuple):
             return dataclasses.replace(given, train_only=job.stage == "maze", out=out / cell.name)
         if job.stage == "finetune":
             run = None if cell.source is None else out / job.needs[0]
-            given = dataclasses.replace(given, run=run, task=job.tasks)
+            given = dataclasses.replace(given, run=run, task=job.tasks, trust=is_trusted(cell.env))
         return dataclasses.replace(given, out=out / job.name)
 
 
