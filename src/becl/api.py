@@ -50,6 +50,7 @@ from becl.options import (
 from becl.runs.callbacks import Callback, Row
 from becl.runs.folder import kept_snapshots, read_config, trust_folder
 from becl.runs.inside import plain
+from becl.runs.result import is_finished
 from becl.seeds import to_seeds
 from becl.skills import SkillSpace
 from becl.sweeps.file import read_sweep
@@ -97,7 +98,7 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        return (self.folder / "result.json").exists()
+        return is_finished(self.folder)
 
     @property
     def snapshots(self) -> list[int]:
@@ -153,7 +154,7 @@ class Finetuned:
 
     @property
     def finished(self) -> bool:
-        return (self.folder / "result.json").exists()
+        return is_finished(self.folder)
 
     @property
     def scores(self) -> list[Row]:

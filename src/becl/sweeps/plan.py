@@ -26,6 +26,7 @@ from becl.learning.offpolicy import OffPolicy
 from becl.options import FinetuneOptions, MazeOptions, PretrainOptions, ReportOptions, fill
 from becl.runs.folder import folder_name, write_text
 from becl.runs.inside import check_inside, is_name, read_text
+from becl.runs.result import is_finished
 from becl.seeds import seeds_text
 from becl.sweeps.file import Block, Sweep, to_words
 from becl.trust import is_trusted
@@ -102,7 +103,8 @@ class Job:
         try:
             made = [(out / proof).stat().st_mtime_ns for proof in self.proofs]
             if not self.last:
-                return True
+                places = {(out / proof).parent for proof in self.proofs}
+                return self.stage == "maze" or all(map(is_finished, places))
             told = [path.stat().st_mtime_ns for job in before for path in job.results(out) if path.exists()]
         except OSError:
             return False
