@@ -22,6 +22,7 @@ from becl.learning.offpolicy import OffPolicy
 from becl.learning.replay import Replay
 from becl.learning.training import train
 from becl.objectives.extrinsic import Extrinsic
+from becl.trust import trust
 
 TINY = ["--hidden", "8", "--envs", "2", "--set", "batch=16", "random_steps=40", "replay.capacity=400"]
 
@@ -198,6 +199,7 @@ def test_a_package_is_imported_for_its_environments(tmp_path, monkeypatch):
     )
     monkeypatch.setattr("sys.path", list(sys.path))
     monkeypatch.chdir(tmp_path)  # Where the program is started is looked in too.
+    trust("gym:armory/Arm-v0")
     env = gym_maker("armory/Arm-v0")()
     assert env.observation_space.shape == (3,)
     batch = make_external("gym:armory/Arm-v0", 1, 0)

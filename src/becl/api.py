@@ -48,10 +48,13 @@ from becl.options import (
     fill,
 )
 from becl.runs.callbacks import Callback, Row
-from becl.runs.folder import kept_snapshots, read_config
+from becl.runs.folder import kept_snapshots, read_config, trust_folder
+from becl.runs.inside import plain
+from becl.runs.result import is_finished
 from becl.seeds import to_seeds
 from becl.skills import SkillSpace
 from becl.sweeps.file import read_sweep
+from becl.trust import trust as trust_names
 
 plugins.load_installed()
 
@@ -95,7 +98,7 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        return (self.folder / "result.json").exists()
+        return is_finished(self.folder)
 
     @property
     def snapshots(self) -> list[int]:
@@ -151,7 +154,7 @@ class Finetuned:
 
     @property
     def finished(self) -> bool:
-        return (self.folder / "result.json").exists()
+        return is_finished(self.folder)
 
     @property
     def scores(self) -> list[Row]:
@@ -219,6 +222,7 @@ def pretrain(
             "out": out,
         },
     )
+    trust_names(options.env)
     spec = make_pretraining(options)
     pretrain_command.check_interval(checkpoint_every)
     with printing(not quiet):
@@ -246,6 +250,7 @@ def finetune(
     checkpoint_every: int = FINETUNING_CHECKPOINTS,
     out: Place | None = None,
     callbacks: Sequence[Callback] = (),
+    trust: bool = False,
     quiet: bool = False,
 ) -> Finetuned:
     """Lets pretrained skills learn tasks: `becl finetune`, whose options these are.
@@ -277,8 +282,10 @@ def finetune(
             "set": set,
             "checkpoint_every": checkpoint_every,
             "out": out,
+            "trust": trust,
         },
     )
+    finetune_command.agree(options)
     spec = make_finetuning(options)
     pretrain_command.check_interval(checkpoint_every)
     with printing(not quiet):
@@ -295,6 +302,7 @@ def evaluate(
     skills: Sequence[int] = (),
     seeds: Seeds | None = None,
     out: Place | None = None,
+    trust: bool = False,
     quiet: bool = False,
 ) -> Evaluation:
     """Measures what skills do without training: `becl evaluate`. The rows of its three tables, which it also writes."""
@@ -308,6 +316,7 @@ def evaluate(
             "skills": skills,
             "seeds": None if seeds is None else to_seeds(seeds),
             "out": out,
+            "trust": trust,
         },
     )
     with printing(not quiet):
@@ -322,10 +331,13 @@ def report(runs: Place | Sequence[Place], out: Place = "report", *, quiet: bool 
     return options.out / "index.html"
 
 
-def load(folder: Place, *, env: Environment | None = None) -> Run | Finetuned:
-    """A run from its folder. One whose environment was handed over in another process needs it again."""
+def load(folder: Place, *, env: Environment | None = None, trust: bool = False) -> Run | Finetuned:
+    """A run from its folder. One whose environment was handed over in another process needs it again; with `trust`, the
+    code of an environment that the folder names from outside becl is run."""
     folder = Path(folder)
     config = read_config(folder)
+    if trust:
+        trust_folder(folder)
     if env is not None:
         name = str(config.get("env", ""))
         if not name.startswith("py:"):
@@ -336,9 +348,11 @@ def load(folder: Place, *, env: Environment | None = None) -> Run | Finetuned:
     return Run(folder, load_pretraining(folder))
 
 
-def resume(folder: Place, *, env: Environment | None = None, quiet: bool = False) -> Run | Finetuned:
+def resume(
+    folder: Place, *, env: Environment | None = None, trust: bool = False, quiet: bool = False
+) -> Run | Finetuned:
     """Goes on with a run that was stopped: `becl resume`."""
-    found = load(folder, env=env)
+    found = load(folder, env=env, trust=trust)
     with printing(not quiet):
         check_code(resume_command.go_on(found.folder, {"raises": True}))
     return found
@@ -393,6 +407,7 @@ def sweep(
     retries: int | None = None,
     ray: bool = True,
     ray_address: str | None = None,
+    trust: bool = False,
     quiet: bool = False,
 ) -> Path:
     """A whole grid of runs from a file, or a preset: `becl sweep`. The sweep's folder, with the report in it."""
@@ -408,6 +423,7 @@ def sweep(
             "retries": retries,
             "ray": ray,
             "ray_address": ray_address,
+            "trust": trust,
         },
     )
     with printing(not quiet):
@@ -458,7 +474,7 @@ def read_rows(path: Path) -> list[Row]:
     """Rows of a table with numbers as numbers; none where it is not there yet."""
     if not path.exists():
         return []
-    with path.open() as file:
+    with open(path, opener=plain) as file:
         return [{name: number(value) for name, value in row.items()} for row in csv.DictReader(file)]
 
 

@@ -137,6 +137,8 @@ class FinetuneOptions:
     """Folder for results (default: runs/finetune-DOMAIN-METHOD). The same command again goes on where it stopped."""
     dry_run: bool = False
     """Only show the resolved configuration and the memory it needs."""
+    trust: bool = False
+    """Run the code of the environment that the folder names, where that is from outside becl (py:, gym:MODULE/ID)."""
 
 
 @dataclass(frozen=True)
@@ -190,6 +192,8 @@ class EvaluateOptions:
     """How many seeds (5: seeds 0 to 4), a range (100:105), or a list (3,7,9). Default: all seeds of the run."""
     out: Path | None = None
     """Folder for the results (default: RUN/evaluation)."""
+    trust: bool = False
+    """Run the code of the environment that the folder names, where that is from outside becl (py:, gym:MODULE/ID)."""
 
 
 @dataclass(frozen=True)
@@ -214,6 +218,8 @@ class GalleryOptions:
     """Port of the page (default: any free one)."""
     open: bool = True
     """Open the page in a browser."""
+    trust: bool = False
+    """Run the code of the environment that the folder names, where that is from outside becl (py:, gym:MODULE/ID)."""
 
 
 @dataclass(frozen=True)
@@ -241,6 +247,8 @@ class VideoOptions:
     """Also write GIFs."""
     renderer: Renderer = "auto"
     """What draws: OpenGL through EGL or OSMesa, or rays, which need neither (default: the first that works)."""
+    trust: bool = False
+    """Run the code of the environment that the folder names, where that is from outside becl (py:, gym:MODULE/ID)."""
 
 
 @dataclass(frozen=True)
@@ -267,6 +275,8 @@ class FilmstripOptions:
     """Width and height of a snapshot, in pixels."""
     renderer: Renderer = "auto"
     """What draws: OpenGL through EGL or OSMesa, or rays, which need neither (default: the first that works)."""
+    trust: bool = False
+    """Run the code of the environments that the folders name, where they are from outside becl (py:, gym:MODULE/ID)."""
 
 
 @dataclass(frozen=True)
@@ -285,6 +295,8 @@ class TrajectoriesOptions:
     """Steps of pretraining after which the networks are looked at (default: the last)."""
     episodes: int = 10
     """Episodes per skill. All skills have the same starts."""
+    trust: bool = False
+    """Run the code of the environment that the folder names, where that is from outside becl (py:, gym:MODULE/ID)."""
 
 
 @dataclass(frozen=True)
@@ -312,6 +324,8 @@ class SweepOptions:
     """Cluster to run on, HOST:PORT or auto (default: one of its own on this machine)."""
     dry_run: bool = False
     """Only show the plan: jobs, groups, estimated time and disk space."""
+    trust: bool = False
+    """Run the code of the environments that the file names, where they are from outside becl (py:, gym:MODULE/ID)."""
 
 
 @dataclass(frozen=True)
@@ -340,6 +354,8 @@ class ResumeOptions:
     """Project of Weights & Biases to log to as well."""
     workers: int | None = None
     """Processes on a CPU, for a maze study."""
+    trust: bool = False
+    """Run the code of the environment that the folder names, where that is from outside becl (py:, gym:MODULE/ID)."""
 
 
 @dataclass(frozen=True)

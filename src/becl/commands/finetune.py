@@ -8,10 +8,12 @@ from becl.experiments.finetuner import check_memory, describe, run_finetuning
 from becl.experiments.finetuning import Finetuning, make_finetuning
 from becl.options import FinetuneOptions
 from becl.runs.callbacks import Callback
-from becl.runs.folder import folder_name, open_folder
+from becl.runs.folder import folder_name, open_folder, trust_folder
+from becl.trust import trust
 
 
 def run(options: FinetuneOptions) -> int:
+    agree(options)
     finetuning = make_finetuning(options)
     check_interval(options.checkpoint_every)
     if options.dry_run:
@@ -19,6 +21,13 @@ def run(options: FinetuneOptions) -> int:
             print(line)
         return 0
     return train(finetuning, options, loggers(options.wandb))
+
+
+def agree(options: FinetuneOptions) -> None:
+    """Trusts the environments that are named as tasks, and with --trust those of the pretrained run."""
+    trust(*options.task)
+    if options.trust and options.run is not None:
+        trust_folder(options.run)
 
 
 def train(finetuning: Finetuning, options: FinetuneOptions, callbacks: Sequence[Callback], raises: bool = False) -> int:

@@ -2,7 +2,7 @@
 
 from becl.errors import UserError
 from becl.options import GalleryOptions
-from becl.runs.folder import check_writable
+from becl.runs.folder import check_writable, trust_folder
 from becl.views.gallery.export import page_path, write_page
 from becl.views.gallery.server import free_port, serve
 from becl.views.poses import look_at
@@ -13,6 +13,8 @@ def run(options: GalleryOptions) -> int:
     check_picture(options.steps, options.frames, size=16)
     if options.port is not None and not 0 < options.port < 2**16:
         raise UserError(f"--port {options.port}: ports are numbers from 1 to 65535")
+    if options.trust:
+        trust_folder(options.run)
     look = look_at(options.run, options.seed, options.snapshot, options.skills)
     if options.export is None:
         return serve(look, free_port(options.port), options)

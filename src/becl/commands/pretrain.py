@@ -9,9 +9,11 @@ from becl.experiments.pretraining import Pretraining, make_pretraining
 from becl.options import PretrainOptions
 from becl.runs.callbacks import Callback, Wandb
 from becl.runs.folder import folder_name, open_folder
+from becl.trust import trust
 
 
 def run(options: PretrainOptions) -> int:
+    trust(options.env)
     pretraining = make_pretraining(options)
     check_interval(options.checkpoint_every)
     if options.dry_run:

@@ -14,13 +14,15 @@ from becl.experiments.pretraining import load_pretraining
 from becl.objectives import METHODS
 from becl.options import ResumeOptions
 from becl.plugins import without_plugins
-from becl.runs.folder import read_config, same_settings
+from becl.runs.folder import read_config, same_settings, trust_folder
 
 
 def run(options: ResumeOptions) -> int:
     check_workers(options.workers)
     if options.checkpoint_every is not None:
         check_interval(options.checkpoint_every)
+    if options.trust:
+        trust_folder(options.run)
     if without_plugins(read_config(options.run), METHODS).get("command") not in ("pretrain", "finetune"):
         study = load_study(options.run)
         same_settings(study.config(), options.run)

@@ -22,6 +22,7 @@ from becl.envs.dm_env import DmEnvironment
 from becl.envs.simulations import Step, shared_seeds
 from becl.envs.spec import EnvSpec
 from becl.errors import UserError, unknown
+from becl.trust import check_trusted
 
 HINT = "start in the folder of its file, or name that folder in PYTHONPATH"
 LENGTH = 1000
@@ -190,8 +191,9 @@ def action_scale(space: Any) -> tuple[np.ndarray, np.ndarray]:
     return low, (high - low) / 2
 
 
-def import_from_here(module: str) -> Any:
-    """Imports a module by name: an installed one, otherwise one in the current folder."""
+def import_from_here(name: str, module: str) -> Any:
+    """Imports the module of an environment that is trusted: an installed one, otherwise one in the current folder."""
+    check_trusted(name, module)
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     return importlib.import_module(module)
@@ -204,7 +206,7 @@ def gym_maker(name: str, **options: Any) -> Callable[[], Any]:
     module, _, rest = name.partition("/")
     if name not in gymnasium.registry and rest:
         try:
-            import_from_here(module)
+            import_from_here(f"gym:{name}", module)
         except ImportError as error:
             raise UserError(f"gym:{name}: {module} cannot be imported: {error}; {HINT}") from None
         name = name if name in gymnasium.registry else rest
@@ -252,7 +254,7 @@ def py_maker(name: str) -> Callable[[], Any]:
             "importable function as py:package.module:function"
         )
     try:
-        found: Any = import_from_here(module)
+        found: Any = import_from_here(f"py:{name}", module)
         for part in path.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:

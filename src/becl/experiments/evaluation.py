@@ -26,7 +26,7 @@ from becl.experiments.snapshots import load_snapshot, snapshot_path
 from becl.invocation import own_version
 from becl.measure.skills import STARTS, per_skill, rollout, sets_of, skills_of, summary, tasks_of, zero_shot
 from becl.options import EvaluateOptions
-from becl.runs.folder import check_place, kept_snapshots, six_digits, to_csv, write_text
+from becl.runs.folder import check_place, kept_snapshots, six_digits, to_csv, trust_folder, write_text
 from becl.runs.log import readable
 from becl.runs.progress import counted, progress
 from becl.seeds import seeds_text
@@ -80,6 +80,8 @@ def measure(options: EvaluateOptions) -> Evaluation:
 
 def resolve(options: EvaluateOptions) -> Request:
     """Refuses what cannot be measured; writes nothing."""
+    if options.trust:
+        trust_folder(options.run)
     pretraining = load_pretraining(options.run)
     if options.episodes < 1:
         raise UserError(f"--episodes {options.episodes}: at least 1 is needed")

@@ -22,8 +22,11 @@ from becl.measure.maze import maze_metrics
 from becl.nn.adam import without_optimizers
 from becl.runs.arrays import named_arrays
 from becl.runs.folder import six_digits, to_csv, write_bytes, write_text
+from becl.runs.inside import read_text
 
 REPEATS = 5  # Metrics are averaged over this many independent sets of trajectories.
+MEASURED = ("mutual_information", "coverage", "far", "seconds")
+"""Some of the numbers that the result of every seed has."""
 PATHS = 20  # Trajectories per skill in a set, as in the paper's figures.
 
 
@@ -106,9 +109,11 @@ def finished(study: Study, out: Path) -> dict[str, list[dict[str, Any]]]:
 
     def read(path: Path) -> dict[str, Any]:
         try:
-            row = json.loads(path.read_text())
+            row = json.loads(read_text(path))
             if path.name != f"seed-{row['seed']}.json" or row["label"] != path.parent.name:
                 raise ValueError("of another seed")
+            if row["cycles"] != study.cycles or not all(type(row[name]) is float for name in MEASURED):
+                raise ValueError("of another study")
         except (KeyError, TypeError, ValueError, RecursionError):
             raise UserError(f"{path} is damaged; remove it to train this seed again") from None
         return row

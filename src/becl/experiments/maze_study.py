@@ -17,6 +17,7 @@ seeds that are missing.
 import contextlib
 import dataclasses
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,7 @@ from becl.objectives import METHODS, MazeStudy, kinds_of
 from becl.objectives.registry import STUDIED
 from becl.options import MazeOptions
 from becl.runs.folder import read_config, write_text
+from becl.runs.inside import inside, is_name, read_text
 from becl.skills import OneHot
 from becl.specs import check_numbers, from_dict, to_dict
 
@@ -86,7 +88,9 @@ def load_study(out: Path) -> Study:
     classes = {kind.__name__: kind for kind in (*parts, *kinds)}
     try:
         runs = {label: from_dict(run, classes) for label, run in config["runs"].items()}
-        seeds = tuple(int(seed) for seed in json.loads((out / "seeds.json").read_text()))
+        if other := [label for label in runs if not is_label(label)]:
+            raise UserError(f"{out / 'config.json'} is damaged: {other[0]!r} is no name of a run")
+        seeds = tuple(int(seed) for seed in json.loads(read_text(out / "seeds.json")))
         return Study(config["study"], runs, seeds, config["cycles"], config["mine_iterations"])
     except OSError as error:
         raise UserError(f"{out}: seeds.json: {error.strerror}") from None
@@ -96,12 +100,17 @@ def load_study(out: Path) -> Study:
         raise UserError(f"{out} holds no run that can be resumed") from None
 
 
+def is_label(label: str) -> bool:
+    """Whether a text is what `study_runs` calls a run: a name of a folder, and no path."""
+    return is_name(label) and re.fullmatch(r"[a-z0-9][\w.+-]*", label) is not None
+
+
 def note_seeds(study: Study, out: Path) -> None:
     """Remembers which seeds were asked for, so that the study can be resumed without saying them again."""
     path = out / "seeds.json"
     known: list[int] = []
     with contextlib.suppress(OSError, ValueError, TypeError):
-        known = [int(seed) for seed in json.loads(path.read_text())]
+        known = [int(seed) for seed in json.loads(read_text(path))]
     write_text(path, json.dumps(sorted({*known, *study.seeds})) + "\n")
 
 
@@ -274,7 +283,7 @@ def study_runs(options: MazeOptions, methods: Sequence[str], settings: Sequence[
 
 
 def seed_path(out: Path, label: str, seed: int, suffix: str) -> Path:
-    return out / label / f"seed-{seed}.{suffix}"
+    return inside(out, label, f"seed-{seed}.{suffix}")
 
 
 def unfinished(study: Study, out: Path) -> list[tuple[str, int]]:

@@ -17,6 +17,7 @@ from becl.experiments.maze_study import Study
 from becl.learning.onpolicy import OnPolicy
 from becl.runs.arrays import named_arrays, place_arrays
 from becl.runs.checkpoint import Checkpoints
+from becl.runs.inside import inside
 from becl.runs.progress import say
 from becl.runs.recording import fitting, grouped
 from becl.runs.session import Clock, checkpoint_due
@@ -67,7 +68,7 @@ class MazeTrainer:
 
     def begin(self) -> None:
         """Goes on from the last checkpoint, or begins."""
-        (self.out / self.label).mkdir(exist_ok=True)
+        inside(self.out, self.label).mkdir(exist_ok=True)
         like = jax.eval_shape(self._programs.init, self._keys)
         size = sum(leaf.size * 8 for leaf in jax.tree.leaves(like))
         found = self._checkpoints.load(2 * size + 100_000_000, say)
@@ -140,4 +141,4 @@ def seed_checkpoints(study: Study, label: str, seeds: Sequence[int], out: Path) 
     """Where seeds that are trained together are kept while they are."""
     identity = {"run": to_dict(study.runs[label]), "seeds": list(seeds), "cycles": study.cycles}
     name = f"seed-{seeds[0]}" if len(seeds) == 1 else f"seeds-{seeds[0]}-and-{len(seeds) - 1}"
-    return Checkpoints(out / label / f"{name}.checkpoint", identity)
+    return Checkpoints(inside(out, label, f"{name}.checkpoint"), identity)

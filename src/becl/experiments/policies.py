@@ -14,6 +14,7 @@ from becl.learning.ddpg import Actor
 from becl.learning.offpolicy import RunState
 from becl.nn.adam import without_optimizers
 from becl.runs.arrays import load_arrays, save_arrays
+from becl.runs.inside import inside
 from becl.runs.log import lane_name
 
 
@@ -33,7 +34,7 @@ def save_policies(finetuning: Finetuning, out: Path, state: RunState) -> None:
 
 
 def policy_path(out: Path, lane: Lane) -> Path:
-    return out / lane_name(lane.label) / "policy.safetensors"
+    return inside(out, lane_name(lane.label), "policy.safetensors")
 
 
 def load_policies(out: Path, snapshot: int | None = None) -> Finetuning:

@@ -16,6 +16,7 @@ from becl.experiments.judge import Judge
 from becl.learning.offpolicy import RunState
 from becl.learning.protocols import Restorable
 from becl.runs.folder import six_digits, to_csv, write_text
+from becl.runs.inside import plain
 from becl.runs.log import readable
 from becl.runs.progress import counted
 from becl.skills import OneHot
@@ -99,7 +100,7 @@ def final_scores(
 
 def print_scores(finetuning: Finetuning, out: Path) -> None:
     """The final scores: mean and standard error over seeds and skills."""
-    with (out / "final.csv").open() as file:
+    with open(out / "final.csv", opener=plain) as file:
         rows = list(csv.DictReader(file))
     lines = []
     for task in finetuning.tasks:

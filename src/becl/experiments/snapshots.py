@@ -13,10 +13,11 @@ from becl.learning.offpolicy import OffPolicy, RunState
 from becl.nn.adam import with_optimizers, without_optimizers
 from becl.runs.arrays import load_arrays, save_arrays
 from becl.runs.checkpoint import Checkpoints
+from becl.runs.inside import inside
 
 
 def snapshot_path(out: Path, seed: int, step: int) -> Path:
-    return out / f"seed-{seed}" / f"snapshot-{step}.safetensors"
+    return inside(out, f"seed-{seed}", f"snapshot-{step}.safetensors")
 
 
 def save_snapshots(pretraining: Pretraining, out: Path, state: RunState, step: int) -> None:
@@ -59,7 +60,7 @@ def failure(pretraining: Pretraining, out: Path, step: int, what: str, seeds: Se
     """The message about seeds whose numbers are none: what is left of them, and what to try. Seeds count from 0."""
     names = [pretraining.seeds[i] for i in seeds]
     kept = Checkpoints(out / "checkpoint", {}).steps()
-    found = (path for seed in names for path in (out / f"seed-{seed}").glob("snapshot-*.safetensors"))
+    found = (path for seed in names for path in inside(out, f"seed-{seed}").glob("snapshot-*.safetensors"))
     snapshots = sorted(found, key=lambda path: int(path.stem.partition("-")[2]))
     last = f"the last good snapshot is {snapshots[-1]}" if snapshots else "there is no snapshot yet"
     last += f", the last good checkpoint of step {kept[-1]:,}" if kept else ""

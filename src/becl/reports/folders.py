@@ -18,6 +18,7 @@ from jaxtyping import Float
 
 from becl.errors import UserError
 from becl.reports.names import domain_of, listed
+from becl.runs.inside import read_text
 from becl.runs.metrics import read_metrics
 
 Json = dict[str, Any]
@@ -135,7 +136,7 @@ def find_folders(places: Sequence[Path]) -> tuple[list[Path], list[LeftOut]]:
 
 def read_json(path: Path) -> Json:
     try:
-        data = json.loads(path.read_text())
+        data = json.loads(read_text(path))
     except OSError as error:
         raise UserError(f"{path.name}: {error.strerror}") from None
     except ValueError:
@@ -148,7 +149,7 @@ def read_json(path: Path) -> Json:
 def read_table(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     """Rows of a CSV with at least these columns; a line that is still being written does not count."""
     try:
-        text = path.read_text()
+        text = read_text(path)
     except OSError as error:
         raise UserError(f"{path.name}: {error.strerror}") from None
     except ValueError:

@@ -21,6 +21,7 @@ from becl.reports.folders import (
     read_json,
     read_pretraining,
 )
+from becl.runs.inside import check_inside
 from becl.specs import upgraded
 
 NO_PLUGINS: Mapping[str, Json] = {}
@@ -48,6 +49,7 @@ def collect(places: Sequence[Path], plugins: Mapping[str, Json] = NO_PLUGINS) ->
     for path in paths:
         try:
             config = upgraded(read_json(path / "config.json"))
+            check_inside(path)
             if config.get("plugins") and (line := missing_plugin(config)):
                 warnings.append(f"{path}: {line}")
             if config.get("command") == "finetune":

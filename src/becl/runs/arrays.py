@@ -10,6 +10,7 @@ import safetensors.numpy
 
 from becl.errors import UserError
 from becl.runs.folder import write_bytes
+from becl.runs.inside import read_bytes
 
 
 def named_arrays(tree: Any) -> dict[str, np.ndarray]:
@@ -36,7 +37,7 @@ def save_arrays(path: Path, tree: Any, about: dict[str, str]) -> None:
 def load_arrays(path: Path, like: Any) -> Any:
     """A tree shaped like another with the arrays of a file, which must have all of them and no others."""
     try:
-        arrays = safetensors.numpy.load(path.read_bytes())
+        arrays = safetensors.numpy.load(read_bytes(path))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     except Exception as error:  # safetensors has errors of its own.

@@ -23,12 +23,15 @@ import numpy as np
 
 from becl.errors import UserError
 from becl.runs.folder import located, write_bytes
+from becl.runs.inside import inside, read_bytes, remove_inside
 from becl.specs import difference, upgraded
 
 FORMAT = 1
 KEPT = 2
 HEADER = 1_000_000  # Bytes that names and shapes of arrays may take in a file.
 PART = re.compile(r"replay-(\d+)-(\d+)\.safetensors")
+OWN = re.compile(r"(step-\d+\.(json|safetensors)|replay-\d+-\d+\.safetensors)(\.part)?")
+"""Files that are written here, and so may be removed."""
 Arrays = Mapping[str, np.ndarray]
 
 
@@ -50,7 +53,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path, identity: dict[str, Any]):
         """`identity` is what a checkpoint must have been made with to be used: the run's configuration."""
-        self.folder = folder
+        self.folder = inside(folder.parent, folder.name)
         self.identity = json.loads(json.dumps(identity))
 
     def save(
@@ -98,10 +101,8 @@ class Checkpoints:
         """Removes all of them, for a run that is finished."""
         if not self.folder.is_dir():
             return
-        for path in self.folder.iterdir():
-            if path.is_file():
-                path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
+        remove_inside(self.folder, self._own())
+        with contextlib.suppress(OSError):  # Files of others stay, and the folder with them.
             self.folder.rmdir()
 
     def _load(self, step: int, largest: int) -> Checkpoint:
@@ -124,7 +125,7 @@ class Checkpoints:
         try:
             if _size(path) > 100 * HEADER:
                 raise Damaged(f"{path.name} is too large")
-            record = json.loads(path.read_bytes())
+            record = json.loads(read_bytes(path))
             seal = record.pop("sha256")
             if hashlib.sha256(_canonical(record)).hexdigest() != seal or record["step"] != step:
                 raise Damaged(f"{path.name}: wrong checksum")
@@ -144,7 +145,7 @@ class Checkpoints:
             size = _size(path)
             if size != entry["bytes"]:
                 raise Damaged(f"{name} has {size:,} bytes instead of {entry['bytes']:,}")
-            data = path.read_bytes()
+            data = read_bytes(path)
             if hashlib.sha256(data).hexdigest() != entry["sha256"]:
                 raise Damaged(f"{name}: wrong checksum")
             return safetensors.numpy.load(data)
@@ -171,9 +172,10 @@ class Checkpoints:
         for step in kept:
             with contextlib.suppress(Damaged):
                 needed |= self._record(step)["files"].keys()
-        for path in self.folder.iterdir():
-            if path.name not in needed and path.is_file():
-                path.unlink(missing_ok=True)
+        remove_inside(self.folder, [name for name in self._own() if name not in needed])
+
+    def _own(self) -> list[str]:
+        return [path.name for path in self.folder.iterdir() if OWN.fullmatch(path.name)]
 
 
 class Saver:
@@ -224,7 +226,7 @@ def _check(record: dict[str, Any], name: str) -> None:
 
 def _size(path: Path) -> int:
     """Of a plain file: others, such as devices, may have no end."""
-    found = path.stat()
+    found = path.lstat()
     if not stat.S_ISREG(found.st_mode):
         raise Damaged(f"{path.name} is no file")
     return found.st_size

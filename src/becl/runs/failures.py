@@ -10,13 +10,15 @@ import jax
 from becl.errors import Failed
 from becl.learning.training import EnvironmentFailed
 from becl.runs.checkpoint import Checkpoints
+from becl.runs.folder import write_text
+from becl.runs.inside import remove_inside
 
 
 @contextlib.contextmanager
 def explained(out: Path) -> Iterator[None]:
     """Ends a run with advice instead of a page of trace: full disks, missing memory, environments that crash."""
     with contextlib.suppress(OSError):
-        (out / "error.log").unlink(missing_ok=True)  # Of an earlier try.
+        remove_inside(out, ["error.log"])  # Of an earlier try.
     try:
         yield
     except OSError as error:
@@ -30,7 +32,7 @@ def explained(out: Path) -> Iterator[None]:
         raise Failed(f"out of memory on the device; {LESS}; {last_checkpoint(out)}") from None
     except EnvironmentFailed as error:
         with contextlib.suppress(OSError):
-            (out / "error.log").write_text("".join(traceback.format_exception(error.__cause__)))
+            write_text(out / "error.log", "".join(traceback.format_exception(error.__cause__)))
         raise Failed(f"{error} (see {out / 'error.log'}); {last_checkpoint(out)}") from error.__cause__
 
 

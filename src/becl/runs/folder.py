@@ -14,7 +14,9 @@ from typing import Any
 
 from becl.errors import UserError
 from becl.plugins import bare, origins_of
+from becl.runs.inside import check_inside, inside, plain, read_text
 from becl.specs import difference, upgraded
+from becl.trust import trust
 
 
 def open_folder(config: dict[str, Any], out: Path) -> None:
@@ -22,8 +24,9 @@ def open_folder(config: dict[str, Any], out: Path) -> None:
     config = json.loads(json.dumps(config))
     path = out / "config.json"
     try:
-        if path.exists():
-            found = upgraded(json.loads(path.read_text()))
+        if os.path.lexists(path):
+            check_inside(out)
+            found = upgraded(json.loads(read_text(path)))
             if place := difference(located(bare(found)), located(config)):
                 raise UserError(f"{out} holds another configuration ({place} now); remove it or choose another --out")
             if not os.access(out, os.W_OK):
@@ -60,12 +63,25 @@ def read_config(folder: Path) -> dict[str, Any]:
     """The configuration of a run or study, as JSON values."""
     path = folder / "config.json"
     try:
-        config = upgraded(json.loads(path.read_text()))
+        config = upgraded(json.loads(read_text(path)))
+        check_inside(folder)
+    except UserError:
+        raise
     except OSError as error:
         raise UserError(f"{folder} holds no run: {path.name}: {error.strerror}") from None
     except (ValueError, RecursionError):
         raise UserError(f"{path} is damaged") from None
     return config if isinstance(config, dict) else {}
+
+
+def trust_folder(folder: Path) -> None:
+    """Agrees that the code of the environments that a run's folder names is run: the person has said so."""
+    config = read_config(folder)
+    inner = config.get("pretraining")
+    tasks = config.get("tasks")
+    names = [config.get("env"), inner.get("env") if isinstance(inner, dict) else None]
+    names += tasks if isinstance(tasks, list) else []
+    trust(*(name for name in names if isinstance(name, str)))
 
 
 def read_pretraining(folder: Path) -> dict[str, Any]:
@@ -78,7 +94,7 @@ def read_pretraining(folder: Path) -> dict[str, Any]:
 
 def kept_snapshots(folder: Path, seed: int) -> list[int]:
     """Steps after which the networks of a seed were kept."""
-    found = (path.stem.partition("-")[2] for path in (folder / f"seed-{seed}").glob("snapshot-*.safetensors"))
+    found = (path.stem.partition("-")[2] for path in inside(folder, f"seed-{seed}").glob("snapshot-*.safetensors"))
     return sorted(int(steps) for steps in found if steps.isdigit())
 
 
@@ -118,7 +134,7 @@ def write_bytes(path: Path, data: bytes) -> None:
     """All or nothing, also when the machine stops: flushed to the disk before it gets its name."""
     temporary = path.with_name(path.name + ".part")
     try:
-        with temporary.open("wb") as file:
+        with open(temporary, "wb", opener=plain) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

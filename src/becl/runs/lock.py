@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from becl.errors import UserError
+from becl.runs.inside import plain
 
 try:
     import fcntl
@@ -24,7 +25,7 @@ def locked(folder: Path, name: str = "lock") -> Iterator[None]:
     """
     path = folder / name
     try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        handle = plain(path, os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise UserError(f"cannot write in {folder}: {error.strerror}") from None
     try:
@@ -57,7 +58,7 @@ def locked(folder: Path, name: str = "lock") -> Iterator[None]:
 def forget_remote(path: Path) -> None:
     """Removes a lock that another machine left, for those who know that its process has ended."""
     with contextlib.suppress(OSError):
-        handle = os.open(path, os.O_RDONLY)
+        handle = plain(path, os.O_RDONLY)
         try:
             owner = _owner(handle)
         finally:

@@ -15,6 +15,7 @@ from becl.measure.coverage import Coverage
 from becl.objectives.protocol import Metrics
 from becl.runs.events import FILES, EventWriter
 from becl.runs.folder import folder_name, six_digits, to_csv
+from becl.runs.inside import inside, open_plain, remove_inside
 
 
 class Log:
@@ -44,15 +45,15 @@ class Log:
         self._time = time.perf_counter()
         self._step = 0
         self._columns: list[str] = []
-        folders = [out / "tensorboard" / lane_name(lane) for lane in lanes]
+        folders = [inside(out, "tensorboard", lane_name(lane)) for lane in lanes]
         if resume is None:
-            self._csv = (out / "metrics.csv").open("w")
-            for old in (path for folder in folders for path in folder.glob(FILES)):
-                old.unlink()  # Of a run that left no checkpoint.
+            self._csv = open_plain(out / "metrics.csv", "w")
+            for folder in folders:  # Of a run that left no checkpoint.
+                remove_inside(folder, [path.name for path in folder.glob(FILES)])
             self._events = [EventWriter(folder) for folder in folders]
         else:
             arrays, about = resume
-            self._csv = (out / "metrics.csv").open("r+")
+            self._csv = open_plain(out / "metrics.csv", "r+")
             cut(self._csv, about["position"])
             sums = {
                 name.removeprefix("sums."): jnp.asarray(a) for name, a in arrays.items() if name.startswith("sums.")

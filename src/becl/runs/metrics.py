@@ -11,6 +11,7 @@ import numpy as np
 from becl.errors import UserError
 from becl.plugins import ORIGINS, missing_plugin
 from becl.runs.folder import read_pretraining
+from becl.runs.inside import read_text
 
 
 def read_run(folder: Path, known: Container[str] = ORIGINS) -> dict[str, Any]:
@@ -27,7 +28,7 @@ def read_metrics(folder: Path) -> dict[str, Any]:
     """The columns of metrics.csv: `step` [points], the others [seeds, points], NaN where nothing was measured."""
     path = folder / "metrics.csv"
     try:
-        text = path.read_text()
+        text = read_text(path)
         whole = text[: text.rfind("\n") + 1]  # A run may be in the middle of a line.
         rows = {(int(row["step"]), int(row["seed"])): row for row in csv.DictReader(whole.splitlines(), restval="?")}
         names = next(iter(rows.values())).keys() - {"step", "seed"} if rows else set()

@@ -34,6 +34,7 @@ from becl.runs.log import Log
 from becl.runs.progress import Progress, interrupts, progress
 from becl.runs.provenance import provenance
 from becl.runs.recording import NotFinite, Recorder, Restored, fitting
+from becl.runs.result import identity, read_result
 
 Kept = tuple[dict[str, np.ndarray], dict[str, Any]]
 """Arrays and JSON values that a checkpoint keeps for an experiment."""
@@ -222,7 +223,7 @@ class Session:
         experiment, seconds = self.experiment, self.clock.seconds
         rate = experiment.steps * len(experiment.labels) / seconds
         result = {"steps": experiment.steps, **experiment.result, "seconds": round(seconds, 1)}
-        result |= {"steps_per_second": round(rate, 1), **provenance()}
+        result |= {"steps_per_second": round(rate, 1), **identity(self.out), **provenance()}
         write_text(self.out / "result.json", json.dumps(result, indent=1) + "\n")
         self._recorder.finish()
         self.listeners.finished = True
@@ -241,7 +242,7 @@ def run_command(
     `work` is told to stop by Ctrl-C and then gives False. A run that cannot go on is an exit code too, or with `raises`
     the error itself.
     """
-    if (out / "result.json").exists():
+    if read_result(out) is not None:
         Checkpoints(out / "checkpoint", {}).clear()  # Of a run that was killed as it ended.
         print(f"finished before: {out}/")
         return 0
@@ -258,5 +259,7 @@ def run_command(
     if not finished:
         print(f"becl: stopped; the same command, or becl resume {out}, goes on", flush=True)
         return 130
-    show(json.loads((out / "result.json").read_text()))
+    result = read_result(out)
+    assert result is not None
+    show(result)
     return 0

@@ -25,7 +25,7 @@ TOP = ("name", "out", "jobs", *STAGES)
 JOBS = {"group": 1, "cpus": 1, "gpus": 0, "retries": 0}  # And the least that each can be.
 # What the plan says of a run, rather than the file.
 PLANNED = {"env", "method", "methods", "seeds", "run", "task", "scratch", "out", "dry_run", "demo", "workers"}
-PLANNED |= {"train_only", "wandb"}
+PLANNED |= {"train_only", "wandb", "trust"}
 OWN = {
     "pretrain": ("name", "domains", "methods", "seeds"),
     "finetune": ("name", "domains", "methods", "tasks"),

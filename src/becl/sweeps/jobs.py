@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from becl import plugins
 from becl.errors import UserError
+from becl.runs.inside import plain, read_bytes, read_text
 from becl.runs.lock import forget_remote, locked
 from becl.runs.progress import Progress, watching
 
@@ -76,7 +77,7 @@ def run_job(order: Order) -> Ended:
     folder, began = job_folder(Path(order.out), order.name), time.time()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with owned(folder), (folder / "log.txt").open("a", buffering=1) as log:
+        with owned(folder), open(folder / "log.txt", "a", buffering=1, opener=plain) as log:
             for path in order.locks:
                 forget_remote(Path(path))
             ended = run_command(order, folder, log)
@@ -107,7 +108,7 @@ def run_command(order: Order, folder: Path, log: Any) -> Ended:
 def last_line(path: Path) -> str:
     """What a command said last: why it failed."""
     with contextlib.suppress(OSError):
-        lines = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
+        lines = [line.strip() for line in read_bytes(path).decode(errors="replace").splitlines() if line.strip()]
         return lines[-1].removeprefix("becl: ").removeprefix("failed: ") if lines else ""
     return ""
 
@@ -158,7 +159,8 @@ def heartbeat(folder: Path) -> Iterator[None]:
                 facts["rate"] = round(latest.rate, 2)
             with contextlib.suppress(OSError):
                 part = path.with_suffix(".part")
-                part.write_text(json.dumps(facts))
+                with open(part, "w", opener=plain) as file:
+                    file.write(json.dumps(facts))
                 part.replace(path)
             if over.wait(BEAT):
                 return
@@ -179,7 +181,7 @@ def read_status(folder: Path) -> tuple[Mapping[str, Any], bool]:
     """What the last process to run a job said of it, and whether it is alive."""
     path = folder / "status.json"
     try:
-        facts = json.loads(path.read_text())
+        facts = json.loads(read_text(path))
         return facts, time.time() - path.stat().st_mtime < SILENT
     except (OSError, ValueError):
         return {}, False
@@ -188,7 +190,7 @@ def read_status(folder: Path) -> tuple[Mapping[str, Any], bool]:
 def note_attempt(folder: Path, began: float, ended: Ended) -> None:
     """Keeps how a try at a job went; where that cannot be written, it is lost."""
     row = {"began": began, "seconds": round(time.time() - began, 2), "host": socket.gethostname(), **ended._asdict()}
-    with contextlib.suppress(OSError), (folder / "attempts.jsonl").open("a") as file:
+    with contextlib.suppress(OSError), open(folder / "attempts.jsonl", "a", opener=plain) as file:
         file.write(json.dumps(row) + "\n")
 
 
@@ -196,7 +198,7 @@ def read_attempts(folder: Path) -> list[dict[str, Any]]:
     """All tries at a job, the last one last."""
     rows = []
     with contextlib.suppress(OSError):
-        for line in (folder / "attempts.jsonl").read_text().splitlines():
+        for line in read_text(folder / "attempts.jsonl").splitlines():
             with contextlib.suppress(ValueError):  # A machine may have ended within a line.
                 rows.append(json.loads(line))
     return rows

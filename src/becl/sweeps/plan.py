@@ -25,9 +25,12 @@ from becl.experiments.settings import settings_of
 from becl.learning.offpolicy import OffPolicy
 from becl.options import FinetuneOptions, MazeOptions, PretrainOptions, ReportOptions, fill
 from becl.runs.folder import folder_name, write_text
+from becl.runs.inside import check_inside, is_name, read_text
+from becl.runs.result import is_finished
 from becl.seeds import seeds_text
 from becl.sweeps.device import Device
 from becl.sweeps.file import Block, Sweep, to_words
+from becl.trust import is_trusted
 
 Stage = Literal["pretrain", "finetune", "maze", "figures", "report"]
 OUT = "{out}"  # In words, for the sweep's folder.
@@ -93,7 +96,8 @@ class Job:
         try:
             outputs = [(out / proof).stat().st_mtime_ns for proof in self.proofs]
             if not self.last:
-                return True
+                places = {(out / proof).parent for proof in self.proofs}
+                return self.stage == "maze" or all(map(is_finished, places))
             inputs = [path.stat().st_mtime_ns for job in before for path in job.results(out) if path.exists()]
         except OSError:
             return False
@@ -121,7 +125,7 @@ class Plan(NamedTuple):
             return dataclasses.replace(given, train_only=job.stage == "maze", out=out / cell.name)
         if job.stage == "finetune":
             run = None if cell.source is None else out / job.needs[0]
-            given = dataclasses.replace(given, run=run, task=job.tasks)
+            given = dataclasses.replace(given, run=run, task=job.tasks, trust=is_trusted(cell.env))
         return dataclasses.replace(given, out=out / job.name)
 
 
@@ -436,12 +440,15 @@ def recorded_jobs(out: Path) -> list[Job]:
     """Jobs of a sweep's folder; none where there is no such folder yet."""
     path = out / "sweep.json"
     try:
-        if path.exists():
-            rows: list[dict[str, Any]] = json.loads(path.read_text())["jobs"]
+        if path.is_symlink() or path.exists():
+            rows: list[dict[str, Any]] = json.loads(read_text(path))["jobs"]
+            check_inside(out)
             return [job_of(row) for row in rows]
         other = out.exists() and (not out.is_dir() or any(one.name not in UNBEGUN for one in out.iterdir()))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
+    except UserError:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise UserError(f"{path} is damaged; choose another --out") from None
     if other:
@@ -451,7 +458,15 @@ def recorded_jobs(out: Path) -> list[Job]:
 
 def job_of(row: dict[str, Any]) -> Job:
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
-    return Job(**values)
+    job = Job(**values)
+    if other := [path for path in (job.name, job.cell, *job.needs, *job.proofs) if not is_below(path)]:
+        raise ValueError(f"{other[0]} is no place in the sweep's folder")
+    return job
+
+
+def is_below(path: str) -> bool:
+    """Whether a path with slashes leads to a place below the folder that it is seen from."""
+    return all(map(is_name, path.split("/")))
 
 
 def record(plan: Plan, name: str, out: Path) -> None:
@@ -459,5 +474,5 @@ def record(plan: Plan, name: str, out: Path) -> None:
     jobs = [{key: getattr(job, key) for key in KEPT} for job in plan.jobs if not job.last]
     text = json.dumps({"sweep": name, "jobs": jobs}, indent=1) + "\n"
     path = out / "sweep.json"
-    if not path.exists() or path.read_text() != text:
+    if not path.exists() or read_text(path) != text:
         write_text(path, text)

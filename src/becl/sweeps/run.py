@@ -46,6 +46,7 @@ from becl.sweeps.jobs import (
 )
 from becl.sweeps.plan import Job, Plan, cells_of, check_recorded, figures_job, make_plan, record, recorded_jobs
 from becl.terminal import console
+from becl.trust import trust
 
 Execute = Callable[[str, Any, Sequence[str]], int]
 """Runs a command with its options, and the words people would type for them; gives the exit code."""
@@ -68,6 +69,8 @@ def run_sweep(options: SweepOptions, execute: Execute) -> int:
         if not options.ray:
             raise UserError("--no-ray and --ray-address exclude each other")
         cluster.check_address(options.ray_address)
+    for block in sweep.of("pretrain") if options.trust else ():
+        trust(*block.names("domains"))
     cells = cells_of(sweep)
     recorded = recorded_jobs(out)
     check_recorded(cells, recorded, out)
@@ -243,6 +246,7 @@ class Conductor:
         loaded = plugins.loaded()
         words = [*job.line(self.out), *(f"--plugin={word}" for word in loaded)]
         options = self.plan.options(job, self.out)
+        words += ["--trust"] if getattr(options, "trust", False) else []
         lock = seeds_lock(job.seeds) if job.stage == "maze" else "lock"
         folder = self.out / job.cell if job.stage == "maze" else job.results(self.out)[0].parent
         return Order(job.name, job.command, options, words, self.execute, loaded, str(self.out), os.getcwd(),

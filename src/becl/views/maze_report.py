@@ -12,6 +12,7 @@ from becl.envs.maze import Geometry
 from becl.errors import UserError
 from becl.experiments.maze_results import finished
 from becl.experiments.maze_study import Study, seed_path
+from becl.runs.inside import plain
 from becl.terminal import console, table
 from becl.views.figures.curves import learning_curves
 from becl.views.figures.information import SeedScore, estimates, tradeoff
@@ -168,7 +169,7 @@ def _entropy_weight(study: Study, label: str) -> float:
 def _arrays(out: Path, row: dict[str, Any]) -> dict[str, np.ndarray]:
     path = seed_path(out, row["label"], row["seed"], "npz")
     try:
-        with np.load(path) as arrays:
+        with open(path, "rb", opener=plain) as file, np.load(file) as arrays:
             return dict(arrays)
     except (OSError, EOFError, TypeError, ValueError, zipfile.BadZipFile) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else "damaged"
@@ -199,7 +200,7 @@ def _rectangle(study: Study, results: dict[str, Any]) -> dict[str, list[str]]:
 def _curves(out: Path, label: str, rows: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
     read = []
     for row in rows:
-        with seed_path(out, label, row["seed"], "csv").open() as file:
+        with open(seed_path(out, label, row["seed"], "csv"), opener=plain) as file:
             read.append([(float(line["cycle"]), float(line["reward"])) for line in csv.DictReader(file)])
     values = np.array(read)
     return values[0, :, 0].astype(int), values[:, :, 1]
