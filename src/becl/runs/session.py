@@ -169,7 +169,7 @@ class Session:
                 self.step = found.loop.number * run.envs * experiment.unit
                 experiment.restore(self, found)
         if found is not None:
-            self.say(f"goes on after {self.step:,} steps")
+            self.say(f"continues after {self.step:,} steps")
             self.bar.resume(self.step * len(experiment.labels))
         self.listeners = stack.enter_context(listening(self._callbacks, self.out, config))
         self.stopping = stack.enter_context(interrupts())
@@ -243,7 +243,7 @@ def run_command(
     """
     if (out / "result.json").exists():
         Checkpoints(out / "checkpoint", {}).clear()  # Of a run that was killed as it ended.
-        print(f"finished before: {out}/")
+        print(f"already finished: {out}/")
         return 0
     print(heading, flush=True)
     with progress(total, "steps") as bar:
@@ -256,7 +256,7 @@ def run_command(
             print(f"becl: failed: {error}", file=sys.stderr)
             return 1
     if not finished:
-        print(f"becl: stopped; the same command, or becl resume {out}, goes on", flush=True)
+        print(f"becl: stopped; the same command, or becl resume {out}, continues", flush=True)
         return 130
     show(json.loads((out / "result.json").read_text()))
     return 0
