@@ -218,7 +218,7 @@ class Conducted:
         codes = [row["code"] for row in rows]
         once = codes.count(0) == 1 and job.done(self.out) and not self.again & {*job.results(self.out)}
         failed = failures(job_folder(self.out, job.name))
-        return Tally(self.tries(job), failed, text.count("becl: goes on after"), once)
+        return Tally(self.tries(job), failed, text.count("becl: continues after"), once)
 
 
 class Tally(NamedTuple):

@@ -565,7 +565,7 @@ def test_a_full_disk_is_told_and_training_goes_on(tmp_path, monkeypatch):
     assert not saver.wait()
     assert said == [
         "checkpoint of step 20 could not be written (No space left on device); the last good one is of step 10; "
-        "training goes on"
+        "training continues"
     ]
     assert checkpoints.steps() == [10]
     assert not [name for name in names(checkpoints.folder) if "20" in name]

@@ -147,7 +147,7 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path):
     stdout, stderr = process.communicate(timeout=600)
     assert process.returncode == 130
     assert "1 of 2 runs are finished" in stdout
-    assert f"the same command, or becl resume {out}, goes on" in stdout
+    assert f"the same command, or becl resume {out}, continues" in stdout
     assert "Traceback" not in stderr
     assert (out / "summary.csv").read_text().count("\n") == 2
     assert (out / "comparison.png").exists()

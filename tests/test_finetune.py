@@ -646,7 +646,7 @@ def test_a_configuration_can_be_read_back(finished, becl):
 def test_the_same_command_again_changes_nothing(finished, becl, capsys):
     before = files(finished)
     assert main(command(becl, "--out", str(finished))) == 0
-    assert "finished before" in capsys.readouterr().out
+    assert "already finished" in capsys.readouterr().out
     assert files(finished) == before
 
 

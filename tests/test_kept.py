@@ -91,7 +91,7 @@ def test_the_same_command_finds_its_finished_run(kept, capsys):
              "--log-every", "100",
              "--out", "pretrain-becl-released"]  # fmt: skip
     assert main(words) == 0
-    assert "finished before" in capsys.readouterr().out
+    assert "already finished" in capsys.readouterr().out
 
 
 def test_a_maze_study_opens(kept):

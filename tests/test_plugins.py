@@ -584,7 +584,7 @@ def test_the_word_of_the_plugin_does_not_make_it_another_run(folder, monkeypatch
     monkeypatch.chdir(ROOT)
     again = [*PRETRAIN, "--skills", "3", "--out", str(folder), "--plugin", "examples/metra.py"]
     assert main(again) == 0
-    assert "finished before" in capsys.readouterr().out
+    assert "already finished" in capsys.readouterr().out
     assert main(["resume", str(folder), "--plugin", "examples/metra.py"]) == 0
 
 

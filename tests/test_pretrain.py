@@ -141,7 +141,7 @@ def test_metrics_are_one_row_an_interval_and_seed(finished):
 def test_the_same_command_again_changes_nothing(finished, capsys):
     before = files(finished)
     assert main([*COMMAND, "--out", str(finished)]) == 0
-    assert "finished before" in capsys.readouterr().out
+    assert "already finished" in capsys.readouterr().out
     assert files(finished) == before
 
 
@@ -603,7 +603,7 @@ def test_an_interrupted_command_goes_on(finished, tmp_path, monkeypatch, capsys)
     with monkeypatch.context() as patched:
         patched.setattr(session_file, "progress", pressing)
         assert main([*COMMAND, "--out", str(out)]) == 130
-    assert f"the same command, or becl resume {out}, goes on" in capsys.readouterr().out
+    assert f"the same command, or becl resume {out}, continues" in capsys.readouterr().out
     assert not (out / "result.json").exists()
     assert main([*COMMAND, "--out", str(out)]) == 0
     assert (out / "result.json").exists()

@@ -213,7 +213,7 @@ def test_a_run_that_was_stopped_goes_on_bit_by_bit(number, whole, tmp_path):
     assert Checkpoints(out / "checkpoint", made.config()).steps() == [72]
     said: list[str] = []
     assert pretrain(made, out, say=said.append)
-    assert said == ["goes on after 72 steps"]
+    assert said == ["continues after 72 steps"]
     assert_same_run(whole, out)
 
 
@@ -246,7 +246,7 @@ def test_it_may_be_stopped_again_and_again(whole, tmp_path):
     made = tiny()
     out = opened(made, tmp_path / "run")
     said = stopped(made, out, 2, 4, 22, 24, 50, 98, 100, 118, checkpoint_every=10)
-    assert said == [f"goes on after {step} steps" for step in (2, 4, 22, 24, 50, 98, 100)]
+    assert said == [f"continues after {step} steps" for step in (2, 4, 22, 24, 50, 98, 100)]
     assert pretrain(made, out, checkpoint_every=7)
     assert_same_run(whole, out)
 
@@ -257,7 +257,7 @@ def test_at_the_very_end_only_the_result_is_missing(whole, tmp_path):
     stopped(made, out, 120)
     said: list[str] = []
     assert pretrain(made, out, say=said.append)
-    assert said == ["goes on after 120 steps"]
+    assert said == ["continues after 120 steps"]
     assert_same_run(whole, out)
 
 
@@ -369,7 +369,7 @@ def test_finetuning_goes_on(skill, sources, tmp_path):
         assert finetune(made, other, Stopping(LANES * step)) is False
     said: list[str] = []
     assert finetune(made, other, say=said.append)
-    assert said == [f"goes on after {made.steps} steps"]
+    assert said == [f"continues after {made.steps} steps"]
     assert_same_run(one, other)
 
 
@@ -468,7 +468,7 @@ def test_with_the_newest_damaged_the_one_before_is_used(name, halfway, whole):
     assert pretrain(made, halfway, say=said.append, checkpoint_every=30)
     assert len(said) == 2
     assert said[0].startswith("checkpoint of step 72 is damaged (")
-    assert said[1] == "goes on after 50 steps"
+    assert said[1] == "continues after 50 steps"
     assert_same_run(whole, halfway)
 
 
@@ -482,7 +482,7 @@ def test_with_both_damaged_it_begins_again(names, halfway, whole):
     assert len(said) == 2
     assert said[1].endswith("beginning again")
     assert pretrain(made, halfway, say=said.append)
-    assert said[2:] == ["goes on after 30 steps"]
+    assert said[2:] == ["continues after 30 steps"]
     assert_same_run(whole, halfway)
 
 
@@ -574,7 +574,7 @@ def without_result(folder: Path) -> dict[str, bytes]:
 def test_resume_is_the_same_command(again, halfway, whole, capsys):
     words = COMMAND if again == "pretrain" else ["resume", str(halfway)]
     assert main([*words, *(["--out", str(halfway)] if again == "pretrain" else [])]) == 0
-    assert capsys.readouterr().err == "becl: goes on after 72 steps\n"
+    assert capsys.readouterr().err == "becl: continues after 72 steps\n"
     assert_same_run(whole, halfway)
 
 
@@ -585,7 +585,7 @@ def test_a_finished_run_does_nothing(whole, tmp_path, capsys):
     (out / "checkpoint" / "step-100.json").write_text("of a run that was killed as it ended")
     for words in (["resume", str(out)], [*COMMAND, "--out", str(out)]):
         assert main(words) == 0
-        assert "finished before" in capsys.readouterr().out
+        assert "already finished" in capsys.readouterr().out
         assert without_result(out) == before
 
 
@@ -598,7 +598,7 @@ def test_a_source_may_be_spelled_otherwise(sources, tmp_path, monkeypatch):
     elsewhere = dataclasses.replace(made, source=f"../{sources['becl'].parent.name}/becl")
     said: list[str] = []
     assert finetune(elsewhere, opened(elsewhere, out), say=said.append)
-    assert said == ["goes on after 40 steps"]
+    assert said == ["continues after 40 steps"]
     with pytest.raises(UserError, match="source"):
         opened(dataclasses.replace(made, source=str(tmp_path / "becl")), out)
 
@@ -608,7 +608,7 @@ def test_resume_of_finetuning_and_of_a_study(sources, tmp_path, monkeypatch, cap
     out = opened(made, tmp_path / "tuned")
     assert finetune(made, out, Stopping(LANES * 40)) is False
     assert main(["resume", str(out)]) == 0
-    assert "becl: goes on after 40 steps\n" in capsys.readouterr().err
+    assert "becl: continues after 40 steps\n" in capsys.readouterr().err
     assert (out / "result.json").exists()
     for name in ("CHECKPOINT_CYCLES", "CHUNK"):
         monkeypatch.setattr(study_file, name, 2)
@@ -621,7 +621,7 @@ def test_resume_of_finetuning_and_of_a_study(sources, tmp_path, monkeypatch, cap
     with monkeypatch.context() as patched:
         patched.setattr(study_file, "keep", lambda *_: signal.raise_signal(signal.SIGINT))
         assert main(["resume", str(out), "--workers", "1"]) == 130
-    assert f"becl resume {out}, goes on" in capsys.readouterr().out
+    assert f"becl resume {out}, continues" in capsys.readouterr().out
     assert Checkpoints(out / "becl" / "seed-0.checkpoint", {}).steps() == [2, 4]
     assert main(["resume", str(out), "--workers", "1"]) == 0
     assert (out / "becl" / "seed-0.json").exists()
@@ -801,7 +801,7 @@ def test_a_disk_too_small_for_metrics_ends_the_run_and_leaves_the_checkpoint(who
         with limit:
             assert main([*COMMAND, "--checkpoint-every", "50", "--out", str(out)]) == 1
     lines = capsys.readouterr().err.splitlines()
-    assert lines == [f"becl: failed: cannot write in {out}: File too large; becl resume {out} goes on after 50 steps"]
+    assert lines == [f"becl: failed: cannot write in {out}: File too large; becl resume {out} continues after 50 steps"]
     assert Checkpoints(out / "checkpoint", tiny().config()).load(10**9, pytest.fail) is not None
     assert main(["resume", str(out)]) == 0
     assert_same_run(whole, out)
@@ -876,7 +876,7 @@ def test_no_memory_left_is_advice(error, what, tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert f"becl: failed: out of memory {what}; train fewer seeds together, or --set a smaller replay.capacity" in said
-    assert f"becl resume {out} goes on after 50 steps" in said
+    assert f"becl resume {out} continues after 50 steps" in said
 
 
 def test_other_errors_of_the_device_are_not_hidden(tmp_path, monkeypatch):
@@ -905,7 +905,7 @@ def test_an_environment_that_fails_is_a_line_and_a_log(tmp_path, whole, monkeypa
     error = capsys.readouterr().err
     assert error == (
         f"becl: failed: an environment failed after 60 steps: RuntimeError: the wall is gone (see {out}/error.log); "
-        f"becl resume {out} goes on after 50 steps\n"
+        f"becl resume {out} continues after 50 steps\n"
     )
     log = (out / "error.log").read_text()
     assert "Traceback" in log
@@ -970,5 +970,5 @@ def test_a_run_that_is_killed_goes_on(tmp_path):
     last = begin(other)
     error = last.communicate(timeout=600)[1]
     assert last.returncode == 0, error
-    assert "becl: goes on after " in error
+    assert "becl: continues after " in error
     assert_same_run(one, other)

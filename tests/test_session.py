@@ -41,7 +41,7 @@ def test_a_command_says_how_a_run_ended(raises, tmp_path, capsys):
     assert run(lambda bar: False) == 130
     assert capsys.readouterr().out.splitlines() == [
         "a run",
-        f"becl: stopped; the same command, or becl resume {tmp_path}, goes on",
+        f"becl: stopped; the same command, or becl resume {tmp_path}, continues",
     ]
     if raises:
         with pytest.raises(Failed, match="no more numbers"):
@@ -62,5 +62,5 @@ def test_a_finished_run_is_left_alone_but_for_its_checkpoints(tmp_path, capsys):
     Checkpoints(tmp_path / "checkpoint", {}).save(5, {}, {}, None, [])
     finishing(tmp_path, None)
     assert run_command(tmp_path, "a run", 10, never, never) == 0
-    assert capsys.readouterr().out == f"finished before: {tmp_path}/\n"
+    assert capsys.readouterr().out == f"already finished: {tmp_path}/\n"
     assert not (tmp_path / "checkpoint").exists()

@@ -675,7 +675,7 @@ def test_a_sweep_that_is_stopped_goes_on_with_what_is_not_done(fake: Install, ca
     first = fake({BECL: [Ended(STOPPED)]})
     assert main(["sweep", write(GRID)]) == 130
     said = capsys.readouterr().out
-    assert said.endswith("becl: stopped; the same command goes on\n")
+    assert said.endswith("becl: stopped; the same command continues\n")
     done = {path.parent for path in OUT.rglob("result.json")}
     assert OUT / BECL not in done
     assert "report" not in first.names

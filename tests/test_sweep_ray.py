@@ -239,7 +239,7 @@ def test_a_sweep_whose_processes_are_killed_ends_like_one_left_alone(calm, place
         os.killpg(driver.pid, signal.SIGINT)
         code, said, wrong = end(driver)
     assert code == 130, wrong
-    assert "the same command goes on" in said
+    assert "the same command continues" in said
     assert codes(out, first) == [-1, 130]
     reached = last_checkpoint(out, first)
     assert (out / "pretrain" / first / "seed-0" / f"snapshot-{reached}.safetensors").exists()  # As where a run stops.
@@ -249,7 +249,7 @@ def test_a_sweep_whose_processes_are_killed_ends_like_one_left_alone(calm, place
     assert code == 0, wrong
     assert f"{sum(finished.values())} done before" in said
     logs = {job: (out / "jobs" / f"pretrain-{job}" / "log.txt").read_text() for job in JOBS}
-    assert f"goes on after {reached:,} steps" in logs[first]
+    assert f"continues after {reached:,} steps" in logs[first]
     assert codes(out, first) == [-1, 130, 0]
     for job in JOBS:
         assert logs[job].count("metrics.csv and snapshots in") == 1

@@ -467,7 +467,7 @@ def printing(wanted: bool) -> Iterator[None]:
 def check_code(code: int) -> None:
     """A command's exit code as Python has it: Ctrl-C raises."""
     if code == 130:
-        raise KeyboardInterrupt("stopped after a checkpoint; the same call goes on")
+        raise KeyboardInterrupt("stopped after a checkpoint; the same call continues")
 
 
 def read_rows(path: Path) -> list[Row]:

@@ -55,86 +55,85 @@ Settings = Annotated[
 
 @dataclass(frozen=True)
 class PretrainOptions:
-    """Learn skills, or explore, without a reward: seeds of one method trained together."""
+    """Learn skills, or explore, without a task's reward. All seeds are trained together."""
 
     env: Annotated[str, Positional]
-    """walker, quadruped, jaco, one of their tasks (walker_run), or a maze; `becl envs` shows them. Any Gymnasium
-    environment as gym:HalfCheetah-v5, any of dm_control as dmc:cheetah_run."""
+    """A robot (walker, quadruped, jaco), one of its tasks (walker_run), or a maze (square_a); `becl envs` lists them.
+    Also any Gymnasium environment (gym:HalfCheetah-v5) or dm_control task (dmc:cheetah_run)."""
     method: str = "becl"
     """Method to train; `becl methods` lists them."""
     seeds: Seeds = (0,)
-    """How many (5: seeds 0 to 4), a range (100:105), or a list (3,7,9); trained together."""
+    """Number of seeds (5 means seeds 0 to 4), a range (100:105 means 100 to 104), or a list (3,7,9)."""
     steps: int = 2_000_000
-    """Environment steps of each seed."""
+    """Environment steps per seed."""
     skills: int | None = None
-    """Number of skills, or of dimensions of continuous ones; each method has its own default."""
+    """Number of skills; for continuous skills, number of dimensions (default: depends on the method)."""
     envs: int | None = None
-    """Environments per seed, stepped together; 1 is exactly the published schedule."""
+    """Environments per seed, stepped together (default: 32). 1 reproduces the published schedule exactly."""
     hidden: int | None = None
-    """Width of all networks (default: 1024); 256 suits a laptop."""
+    """Width of all networks (default: 1024). 256 suits a laptop."""
     precision: Precision | None = None
-    """Precision of matrix products (default: bf16 where supported); weights and optimisers stay float32."""
+    """Precision of matrix products (default: bf16 where supported). Weights and optimisers stay float32."""
     objective_obs: Parts = None
-    """The part of an observation that the objective sees: numbers (0:2, or 0,3,7) or named parts (height); by default
-    all of it."""
+    """What the objective sees of an observation: indices (0:2, or 0,3,7) or named parts (height) (default: all)."""
     normalize_obs: bool = False
-    """Whiten observations with running statistics, which are kept with the policy."""
+    """Normalise observations by their running mean and deviation, which are stored with the policy."""
     set: Settings = ()
     """Any other option as OPTION=VALUE, for example temperature=0.2 replay.capacity=200000."""
     log_every: int | None = None
-    """Steps of each seed between two rows of metrics (default: 10,000, or a twentieth of a shorter run)."""
+    """Steps per seed between rows of metrics (default: 10,000, or a twentieth of a shorter run)."""
     checkpoint_every: int = 100_000
-    """Steps of each seed between two checkpoints."""
+    """Steps per seed between checkpoints."""
     wandb: str | None = None
-    """Weights & Biases project to log to as well."""
+    """Also log to this Weights & Biases project."""
     out: Path | None = None
-    """Folder for results (default: runs/pretrain-ENV-METHOD). The same command again goes on where it stopped."""
+    """Folder for results (default: runs/pretrain-ENV-METHOD). The same command continues a stopped run."""
     dry_run: bool = False
-    """Only show the resolved configuration, the memory it needs and the time it would take."""
+    """Only show the resolved configuration, the memory it needs and the estimated time."""
 
 
 @dataclass(frozen=True)
 class FinetuneOptions:
-    """Let pretrained skills learn tasks from their own rewards; scores on the way. Seeds and tasks together."""
+    """Train pretrained skills on tasks, with the tasks' own rewards, and score them. Seeds and tasks run together."""
 
     run: Annotated[Path | None, Positional] = None
-    """Folder of `becl pretrain`; none with --scratch."""
+    """Folder of `becl pretrain`; leave it out with --scratch."""
     task: tuple[str, ...] = ("all",)
-    """Tasks of the run's domain (walker_run), or all."""
+    """Tasks of the run's robot or environment (walker_run), or all."""
     scratch: bool = False
     """Learn the tasks without any pretraining: the DDPG baseline."""
     seeds: SomeSeeds = None
-    """Seeds of the pretraining to take, written as in `becl pretrain` (default: all of them, and one from scratch)."""
+    """Which pretrained seeds to use, written as in `becl pretrain` (default: all; with --scratch, one)."""
     snapshot: int | None = None
-    """Steps of pretraining after which the networks are taken (default: the last snapshot)."""
+    """Which saved networks to start from, by steps of pretraining (default: the last snapshot)."""
     skill: str | None = None
-    """Which skill learns: random, resampled, fixed:K, each, best-first, constant, regress, meta, none; the default is
-    the choice that the method was published with."""
+    """Which skill learns the task: random, resampled, fixed:K, each, best-first, constant, regress, meta or none
+    (default: the choice that the method was published with)."""
     transfer: Literal["trunk", "critic", "critic-released"] | None = None
-    """What is taken over besides the actor: the critic's trunk, or the whole critic with its target in step (critic)
-    or fresh (critic-released); each method has its own default."""
+    """What to keep besides the actor: the critic's trunk (trunk), or the whole critic with its target network equal to
+    it (critic) or freshly initialised (critic-released) (default: depends on the method)."""
     steps: int = 100_000
-    """Environment steps of each run; 0 only evaluates."""
+    """Environment steps per run; 0 only evaluates."""
     eval_every: int = 10_000
     """Steps between evaluations."""
     eval_episodes: int = 10
     """Episodes per evaluation."""
     final_episodes: int | None = None
-    """Episodes of the final score, from the same starts for every method (default: 50)."""
+    """Episodes for the final score, from the same starting states for every method (default: 50)."""
     envs: int | None = None
-    """Environments per run, stepped together (default: as in the pretraining)."""
+    """Environments per run, stepped together (default: as in pretraining)."""
     hidden: int | None = None
     """Width of the networks with --scratch (default: 1024)."""
     precision: Precision | None = None
-    """Precision of matrix products (default: as in the pretraining); weights and optimisers stay float32."""
+    """Precision of matrix products (default: as in pretraining). Weights and optimisers stay float32."""
     set: Settings = ()
     """Any other option as OPTION=VALUE, for example warmup=policy random_steps=0."""
     checkpoint_every: int = 25_000
-    """Steps of each run between two checkpoints."""
+    """Steps per run between checkpoints."""
     wandb: str | None = None
-    """Weights & Biases project to log to as well."""
+    """Also log to this Weights & Biases project."""
     out: Path | None = None
-    """Folder for results (default: runs/finetune-DOMAIN-METHOD). The same command again goes on where it stopped."""
+    """Folder for results (default: runs/finetune-DOMAIN-METHOD). The same command continues a stopped run."""
     dry_run: bool = False
     """Only show the resolved configuration and the memory it needs."""
     trust: bool = False
@@ -146,50 +145,51 @@ class MazeOptions:
     """Learn skills in a 2-D maze without a reward, and draw them: the paper's maze study."""
 
     methods: tuple[str, ...] = ()
-    """Methods to compare (`becl methods` lists them); the default depends on the study."""
+    """Methods to compare; `becl methods` lists them (default: depends on the study)."""
     study: Literal["comparison", "estimates", "temperature", "skills"] = "comparison"
-    """comparison: methods side by side. estimates: the same with MINE and particle entropy. temperature: κ of 1, .5,
-    .1, .01. skills: 10, 15, 20, 30 of them in the tree maze."""
+    """comparison: methods side by side. estimates: the same, with MINE and particle entropy. temperature: κ = 1, 0.5,
+    0.1, 0.01. skills: 10, 15, 20, 30 skills in the tree maze."""
     maze: str | None = None
-    """Maze, one of `becl envs` (default: square_a; square_tree in the skills study)."""
+    """Which maze; `becl envs` lists them (default: square_a; square_tree in the skills study)."""
     skills: int | None = None
     """Number of skills (default: 10)."""
     temperature: float | None = None
-    """κ of BeCL's contrast; each preset has its own default."""
+    """Temperature κ of BeCL's contrast (default: depends on the preset)."""
     seeds: Seeds = (0,)
-    """How many (5: seeds 0 to 4), a range (100:105), or a list (3,7,9)."""
+    """Number of seeds (5 means seeds 0 to 4), a range (100:105 means 100 to 104), or a list (3,7,9)."""
     cycles: int | None = None
-    """Training cycles (default: the paper's 2500), each of 2 × 50 episodes of 50 steps."""
+    """Training cycles, each of 2 × 50 episodes of 50 steps (default: the paper's 2500)."""
     set: Settings = ()
     """Any other option as [METHOD:]OPTION=VALUE, for example becl:positive=mean learner.entropy_weight=0.1."""
     mine_iterations: int = 10_000
     """Iterations of MINE in the estimates study."""
     workers: int | None = None
-    """Processes on a CPU (default: one per core)."""
+    """Number of processes on a CPU (default: one per core)."""
     out: Path | None = None
-    """Folder for results (default: runs/maze-STUDY). The same command again goes on where it stopped."""
+    """Folder for results (default: runs/maze-STUDY). The same command continues a stopped run."""
     demo: bool = False
-    """BeCL beside DIAYN with one seed and a few hundred cycles: a first look in about a minute."""
+    """A first look in about a minute: BeCL and DIAYN, one seed, a few hundred cycles."""
     train_only: bool = False
-    """Leave table and figures to a later command; other seeds of the folder may be trained at the same time."""
+    """Only train, and leave the table and figures to a later command. Other commands may train other seeds in the same
+    folder at the same time."""
 
 
 @dataclass(frozen=True)
 class EvaluateOptions:
-    """Measure the skills of a pretrained run: return on every task without training, states covered, distance."""
+    """Measure the skills of a pretrained run without training: return on every task, states covered, distance."""
 
     run: Annotated[Path, Positional]
     """Folder of `becl pretrain`, finished or not."""
     snapshot: int | None = None
-    """Steps of pretraining after which the networks are looked at (default: the last snapshot that all seeds have)."""
+    """Which saved networks to use, by steps of pretraining (default: the last snapshot that all seeds have)."""
     task: tuple[str, ...] = ("all",)
-    """Tasks whose return is measured, from the run's own domain (walker_run). Mazes have none."""
+    """Tasks to measure returns on, of the run's own robot (walker_run), or all. Mazes have none."""
     episodes: int = 10
-    """Episodes per skill. All skills have the same starts."""
+    """Episodes per skill. All skills start from the same states."""
     skills: tuple[int, ...] = ()
-    """Numbers of the skills to look at (default: all; for continuous skills, 16 fixed draws)."""
+    """Which skills to measure, by number (default: all; for continuous skills, 16 fixed draws)."""
     seeds: SomeSeeds = None
-    """How many seeds (5: seeds 0 to 4), a range (100:105), or a list (3,7,9). Default: all seeds of the run."""
+    """Number of seeds (5 means seeds 0 to 4), a range (100:105), or a list (3,7,9) (default: all seeds of the run)."""
     out: Path | None = None
     """Folder for the results (default: RUN/evaluation)."""
     trust: bool = False
@@ -198,22 +198,23 @@ class EvaluateOptions:
 
 @dataclass(frozen=True)
 class GalleryOptions:
-    """Look at the skills of a pretrained run in 3D: on a page of this machine, or as one file to send on."""
+    """Look at the skills of a pretrained run in 3D: on a page served from this machine, or as one file to share."""
 
     run: Annotated[Path, Positional]
     """Folder of `becl pretrain`, finished or not."""
     export: Path | None = None
-    """Write one HTML file that opens from disk, and serve nothing."""
+    """Write one HTML file that opens from disk, instead of serving a page."""
     skills: tuple[int, ...] = ()
-    """Numbers of the skills to show (default: all; for continuous skills, 16 fixed draws)."""
+    """Which skills to show, by number (default: all; for continuous skills, 16 fixed draws)."""
     seed: int | None = None
-    """Seed of the run (default: its first). The page can change it."""
+    """Seed of the run (default: its first). You can change it on the page."""
     snapshot: int | None = None
-    """Steps of pretraining after which the networks are looked at (default: the last). The page can change it."""
+    """Which saved networks to use, by steps of pretraining (default: the last snapshot). You can change it on the
+    page."""
     steps: int | None = None
     """How many steps of the episode to show (default: all)."""
     frames: int = 250
-    """Most frames to show. Motion keeps the robot's own speed, however many there are."""
+    """Maximum number of frames to show. Playback speed does not depend on it."""
     port: int | None = None
     """Port of the page (default: any free one)."""
     open: bool = True
@@ -224,29 +225,30 @@ class GalleryOptions:
 
 @dataclass(frozen=True)
 class VideoOptions:
-    """Film the skills of a pretrained run, or the tasks of a finetuned one: an mp4 and a GIF of each, and of all."""
+    """Film the skills of a pretrained run, or the tasks of a finetuned one: an mp4 and a GIF of each, and of all
+    side by side."""
 
     run: Annotated[Path, Positional]
     """Folder of `becl pretrain`, finished or not, or of `becl finetune`."""
     out: Path | None = None
     """Folder for the films (default: RUN/gallery)."""
     skills: tuple[int, ...] = ()
-    """Numbers of the skills to film (default: all; for continuous skills, 16 fixed draws). A finetuned policy has its
-    own skill."""
+    """Which skills to film, by number (default: all; for continuous skills, 16 fixed draws). Not for a finetuned
+    policy, which has its own skill."""
     seed: int | None = None
     """Seed of the run (default: its first)."""
     snapshot: int | None = None
-    """Steps of pretraining after which the networks are looked at (default: the last)."""
+    """Which saved networks to use, by steps of pretraining (default: the last snapshot)."""
     steps: int | None = None
     """How many steps of the episode to film (default: all)."""
     frames: int = 250
-    """Most frames per film. Motion keeps the robot's own speed, however many there are."""
+    """Maximum number of frames per film. Playback speed does not depend on it."""
     size: int = 256
     """Width and height of a skill's picture, in pixels."""
     gif: bool = True
     """Also write GIFs."""
     renderer: Renderer = "auto"
-    """What draws: OpenGL through EGL or OSMesa, or rays, which need neither (default: the first that works)."""
+    """Renderer: OpenGL through EGL or OSMesa, or ray casting, which needs neither; auto takes the first that works."""
     trust: bool = False
     """Run the code of the environment that the folder names, where that is from outside becl (py:, gym:MODULE/ID)."""
 
@@ -256,17 +258,17 @@ class FilmstripOptions:
     """Draw snapshots along an episode side by side: one row per skill, finetuned task or method."""
 
     runs: Annotated[tuple[Path, ...], Positional]
-    """Folders of `becl pretrain`, finished or not. One folder gives a row per skill, several give a row each. Folders
-    of `becl finetune` give a row per task."""
+    """Folders of `becl pretrain`, finished or not, or of `becl finetune`. One pretrained run gives a row per skill,
+    several give one row each; finetuned runs give a row per task."""
     out: Path | None = None
     """Picture to write, as PNG (default: gallery/filmstrip.png in the first folder)."""
     skills: tuple[int, ...] = ()
-    """Numbers of the skills (default: all skills of one run). For several runs one each, or one for all (default: the
-    skill that moves most)."""
+    """Which skills to draw, by number. For several runs, give one for each or one for all (default: all skills of a
+    single run; for several runs, the skill of each that moves most)."""
     seed: int | None = None
     """Seed of the runs (default: the first of each)."""
     snapshot: int | None = None
-    """Steps of pretraining after which the networks are looked at (default: the last)."""
+    """Which saved networks to use, by steps of pretraining (default: the last snapshot)."""
     steps: int | None = None
     """How many steps of the episode to show (default: all)."""
     frames: int = 8
@@ -274,7 +276,7 @@ class FilmstripOptions:
     size: int = 128
     """Width and height of a snapshot, in pixels."""
     renderer: Renderer = "auto"
-    """What draws: OpenGL through EGL or OSMesa, or rays, which need neither (default: the first that works)."""
+    """Renderer: OpenGL through EGL or OSMesa, or ray casting, which needs neither; auto takes the first that works."""
     trust: bool = False
     """Run the code of the environments that the folders name, where they are from outside becl (py:, gym:MODULE/ID)."""
 
@@ -288,13 +290,13 @@ class TrajectoriesOptions:
     out: Path | None = None
     """Folder for the figures (default: RUN/gallery)."""
     skills: tuple[int, ...] = ()
-    """Numbers of the skills (default: all; for continuous skills, 16 fixed draws)."""
+    """Which skills to draw, by number (default: all; for continuous skills, 16 fixed draws)."""
     seed: int | None = None
     """Seed of the run (default: its first)."""
     snapshot: int | None = None
-    """Steps of pretraining after which the networks are looked at (default: the last)."""
+    """Which saved networks to use, by steps of pretraining (default: the last snapshot)."""
     episodes: int = 10
-    """Episodes per skill. All skills have the same starts."""
+    """Episodes per skill. All skills start from the same states."""
     trust: bool = False
     """Run the code of the environment that the folder names, where that is from outside becl (py:, gym:MODULE/ID)."""
 
@@ -303,15 +305,15 @@ class TrajectoriesOptions:
 class SweepOptions:
     """Run a grid of methods, domains, tasks, seeds and options in stages: pretrain, finetune, report.
 
-    The same command again goes on with what is not finished. `becl sweep status FILE` shows how far it is.
+    The same command continues with what is not finished. `becl sweep status FILE` shows the progress.
     """
 
     file: Annotated[tuple[str, ...], Positional]
     """A TOML file (docs/sweeps.md), or a preset: smoke, paper-maze, paper-urlb, paper-ablations."""
     out: Path | None = None
-    """Folder for everything (default: what the file says, else runs/sweep-NAME)."""
+    """Folder for all results (default: what the file says, otherwise runs/sweep-NAME)."""
     group: int | None = None
-    """Most runs to train together (default: as many as are fast and fit into memory)."""
+    """Maximum number of runs to train together (default: as many as run fast and fit into memory)."""
     cpus: int | None = None
     """Cores per job, with Ray (default: 1)."""
     gpus: float | None = None
@@ -319,9 +321,9 @@ class SweepOptions:
     retries: int | None = None
     """How often a job that fails is tried again, from its last checkpoint (default: 2)."""
     ray: bool = True
-    """Run jobs side by side on Ray where it is installed; otherwise one after another in this process."""
+    """Use Ray, if it is installed, to run jobs in parallel; otherwise they run one after another in this process."""
     ray_address: str | None = None
-    """Cluster to run on, HOST:PORT or auto (default: one of its own on this machine)."""
+    """Ray cluster to run on, HOST:PORT or auto (default: start Ray on this machine)."""
     dry_run: bool = False
     """Only show the plan: jobs, groups, estimated time and disk space."""
     trust: bool = False
@@ -330,30 +332,31 @@ class SweepOptions:
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """Compare finished runs: tables, figures and a page that opens anywhere, from folders alone."""
+    """Compare finished runs: tables and figures on one page that opens in any browser."""
 
     runs: Annotated[tuple[Path, ...], Positional]
-    """Folders of `becl finetune`, or folders that contain some. Those of `becl pretrain` add their skills."""
+    """Folders of `becl finetune`, or folders that contain some. Folders of `becl pretrain` add measurements of
+    their skills."""
     out: Path = Path("report")
     """Folder for the page, figures and tables."""
     resamples: int = 50_000
-    """Bootstrap resamples behind every 95 % interval."""
+    """Bootstrap resamples for each 95 % interval."""
     markdown: Path | None = None
     """Also write text and tables to this Markdown file, with links to the figures in --out."""
 
 
 @dataclass(frozen=True)
 class ResumeOptions:
-    """Go on with a run that was stopped, killed or cut off, from its last checkpoint, bit for bit."""
+    """Continue a run that was stopped or killed, from its last checkpoint, bit for bit."""
 
     run: Annotated[Path, Positional]
     """Folder of `becl pretrain`, `becl finetune` or `becl maze`."""
     checkpoint_every: int | None = None
-    """Steps between two checkpoints (default: that of the command which began the run)."""
+    """Steps between checkpoints (default: 100,000 for pretraining, 25,000 for finetuning)."""
     wandb: str | None = None
-    """Project of Weights & Biases to log to as well."""
+    """Also log to this Weights & Biases project."""
     workers: int | None = None
-    """Processes on a CPU, for a maze study."""
+    """Number of processes on a CPU, for a maze study (default: one per core)."""
     trust: bool = False
     """Run the code of the environment that the folder names, where that is from outside becl (py:, gym:MODULE/ID)."""
 
@@ -367,18 +370,18 @@ class ExportOptions:
     out: Path
     """File to write: .npz, .safetensors or .onnx."""
     skill: str | None = None
-    """Number of the skill. For continuous skills: numbers separated by commas, or which of the draws of `becl
-    evaluate`. A finetuned policy has its own skill."""
+    """Number of the skill. For continuous skills, its components separated by commas, or the number of one of the draws
+    that `becl evaluate` measures. Not for a finetuned policy, which has its own skill."""
     seed: int | None = None
     """Seed of the run (default: its first)."""
     snapshot: int | None = None
-    """Steps of pretraining (default: the last snapshot)."""
+    """Which saved networks to export, by steps of pretraining (default: the last snapshot)."""
     task: str | None = None
-    """Task, for a finetuned run with several."""
+    """Which task's policy to export, if the run was finetuned on several."""
     format: Literal["npz", "safetensors", "onnx"] | None = None
-    """File format (default: that of the file's name)."""
+    """File format (default: by the ending of the file's name)."""
     force: bool = False
-    """Replace the file where there is one."""
+    """Overwrite an existing file."""
 
 
 @dataclass(frozen=True)
@@ -393,7 +396,7 @@ class PlotOptions:
 
 @dataclass(frozen=True)
 class EnvsOptions:
-    """Show the environments."""
+    """List the environments that come with the package."""
 
     out: Path | None = None
     """Also draw all mazes into this file, as PNG and SVG."""
@@ -401,15 +404,15 @@ class EnvsOptions:
 
 @dataclass(frozen=True)
 class MethodsOptions:
-    """Show the methods and their options."""
+    """List the methods, or show the options of some."""
 
     name: Annotated[tuple[str, ...], Positional] = ()
-    """Methods whose options are shown (default: a list of all methods)."""
+    """Methods to show the options of (default: list all methods)."""
 
 
 @dataclass(frozen=True)
 class TheoryOptions:
-    """Check the paper's two theorems and its decomposition numerically; draws the figures of docs/theory.md."""
+    """Check the paper's two theorems and its decomposition numerically, and draw the figures of docs/theory.md."""
 
     out: Path = Path("runs/theory")
     """Folder for the figures."""
@@ -417,10 +420,10 @@ class TheoryOptions:
 
 @dataclass(frozen=True)
 class DoctorOptions:
-    """Check this machine: versions, devices, precisions, memory, rendering, disk, and what to do where one fails."""
+    """Check this machine: versions, devices, precisions, memory, rendering and disk, and say how to fix what fails."""
 
     out: Path | None = None
-    """Folder of results whose disk is timed (default: runs, or this folder)."""
+    """Folder whose disk is timed (default: runs if it exists, otherwise this folder)."""
     json: Path | None = None
     """Also write the findings to this file."""
 

@@ -15,22 +15,22 @@ from becl.invocation import COMMAND, own_version
 
 HELP = {
     "maze": "learn skills in a 2-D maze and draw them (the paper's maze study)",
-    "pretrain": "learn skills on robots without a reward: any method, seeds together",
+    "pretrain": "learn skills without a reward, on robots or other environments: any method, several seeds",
     "finetune": "let pretrained skills learn tasks, and score them",
-    "evaluate": "look at what pretrained skills do: returns, coverage, how well they are told apart",
-    "gallery": "look at all skills side by side in 3D, in a browser or as one file to send on",
-    "video": "film the skills: an mp4 and a GIF of each, and one of all side by side",
-    "filmstrip": "snapshots along an episode as one picture: a row a skill, or a row a method",
+    "evaluate": "look at what pretrained skills do: returns, coverage, how easy they are to tell apart",
+    "gallery": "look at all skills side by side in 3D, in a browser or as one file to share",
+    "video": "film the skills: an mp4 and a GIF of each, and of all side by side",
+    "filmstrip": "draw snapshots along an episode as one picture: one row per skill or per method",
     "trajectories": "draw where skills go, which states they cover and, for BeCL, their features",
-    "sweep": "a whole grid of runs in stages, on one machine or a Ray cluster",
-    "report": "tables, intervals and figures of finetuned runs, as one page",
-    "resume": "go on with a run that was stopped",
+    "sweep": "train and compare a whole grid of runs in stages, on one machine or a Ray cluster",
+    "report": "compare finetuned runs: tables, intervals and figures on one page",
+    "resume": "continue a run that was stopped",
     "export": "write the policy of a skill to a file that needs no becl: npz, safetensors or onnx",
     "plot": "draw learning curves of pretraining runs",
     "envs": "show the environments",
     "methods": "show the methods and their options",
     "theory": "check the paper's theorems numerically",
-    "doctor": "what works on this machine, and what to install for the rest",
+    "doctor": "check what works on this machine, and what to install for the rest",
 }
 
 WITHOUT_METHODS = ("envs", "theory", "doctor")
@@ -41,7 +41,7 @@ def usage() -> str:
     return (
         "becl: skills without a reward, by behavior contrastive learning\n\n"
         f"usage: becl COMMAND [options]\n\n{commands}\n\n"
-        "becl COMMAND --help shows a command's options; becl --version the version.\n"
+        "becl COMMAND --help shows the options of a command; becl --version shows the version.\n"
         "becl COMMAND --plugin FILE_OR_MODULE adds methods of your own to any command (docs/own-method.md)."
     )
 
@@ -92,6 +92,11 @@ def begin(args: Sequence[str]) -> int:
     from becl.options import OPTIONS
 
     name, *rest = args
+    if {"-h", "--help"} & set(rest):
+        from becl.commands.help import print_help
+
+        print_help(OPTIONS[name], name)
+        return 0
     options = parse_options(OPTIONS[name], name, rest)
     return run(name, options, [name, *rest, *(f"--plugin={word}" for word in words)])
 

@@ -17,10 +17,10 @@ def run(options: EnvsOptions) -> int:
         for name, domain in DOMAINS.items()
         for task, purpose in domain.tasks.items()
     ]
-    columns = ("task", "asks to", "observation", "action", "steps an episode")
+    columns = ("task", "asks to", "observation", "action", "steps per episode")
     console().print(table("robots in MuJoCo (URLB): becl.envs.make, gymnasium.make('becl/TASK-v0')", columns, rows))
     primal = ", ".join(f"{name} ({name}_{domain.primal})" for name, domain in DOMAINS.items())
-    print(f"A domain alone, for pretraining, carries the reward of one task: {primal}.\n")
+    print(f"A robot's name alone means one of its tasks: {primal}.\n")
     rows = []
     for name in maze.names():
         plan = maze.geometry(name)

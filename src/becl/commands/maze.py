@@ -13,12 +13,12 @@ from becl.runs.lock import locked, seeds_lock
 from becl.views.maze_report import draw, print_table
 
 NEXT_STEPS = """
-What you see: each colour is a skill, learned without any reward; trajectories start at the black dot. To go on
+What you see: each colour is a skill, learned without any reward; trajectories start at the black dot. What to try next
 (`. .venv/bin/activate` puts `becl` on your path):
   becl maze --seeds 2                                  four methods, full budget: about 15 minutes on two cores
   becl maze --demo --maze square_tree --out demo-tree  another maze
-  becl maze --study temperature                        what κ does
-  becl methods, becl envs, becl theory                 what there is, and why it works"""
+  becl maze --study temperature                        what the temperature κ does
+  becl methods, becl envs, becl theory                 the methods, the environments, and the theorems checked"""
 
 
 def run(options: MazeOptions) -> int:
@@ -49,7 +49,7 @@ def train_study(study: Study, out: Path, workers: int | None) -> int:
     """Trains some seeds of a study whose others may be trained elsewhere at the same time."""
     todo = unfinished(study, out)
     if not todo:
-        print(f"finished before: {out}/")
+        print(f"already finished: {out}/")
         return 0
     try:
         with locked(out, seeds_lock(study.seeds)):
@@ -72,7 +72,7 @@ def _run_study(study: Study, out: Path, workers: int | None, demo: bool) -> int:
     todo = len(unfinished(study, out))
     total = len(study.runs) * len(study.seeds)
     names = ", ".join(study.runs)
-    print(f"{names} · {study.cycles:,} cycles · {total - todo} of {total} runs finished before · {out}/")
+    print(f"{names} · {study.cycles:,} cycles · {total - todo} of {total} runs already finished · {out}/")
     interrupted, failures = False, []
     try:
         failures = execute(study, out, workers)
@@ -88,7 +88,7 @@ def _run_study(study: Study, out: Path, workers: int | None, demo: bool) -> int:
     left = len(unfinished(study, out))
     if interrupted:
         kept = f"{total - left} of {total} runs are finished in {out}/"
-        print(f"becl: stopped; {kept}; the same command, or becl resume {out}, goes on", flush=True)
+        print(f"becl: stopped; {kept}; the same command, or becl resume {out}, continues", flush=True)
         return 130
     if demo and not failures:
         print(NEXT_STEPS)

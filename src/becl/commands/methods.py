@@ -20,7 +20,7 @@ def run(options: MethodsOptions) -> int:
             (name, method.kind, skill_text(method), method.summary, "yes" if method.maze else "")
             for name, method in METHODS.items()
         ]
-        console().print(table("methods", ("name", "kind", "skills", "rewards", "becl maze"), rows))
+        console().print(table("methods", ("name", "kind", "skills", "rewards", "in becl maze"), rows))
     for name in options.name:
         print(f"{name} ({METHODS[name].kind}): {METHODS[name].summary}")
         print("pretraining (becl pretrain; change with --set OPTION=VALUE):")

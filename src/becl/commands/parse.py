@@ -15,10 +15,7 @@ Options = TypeVar("Options")
 
 
 def parse_options(kind: type[Options], command: str, words: Sequence[str]) -> Options:
-    """A command's options from its words; `--help` prints the help and ends the program."""
-    if {"-h", "--help"} & set(words):
-        print_help(kind, command)
-        raise SystemExit(0)
+    """A command's options from its words."""
     hints = typing.get_type_hints(kind, include_extras=True)
     given, rest = sort_words(kind, hints, command, words)
     place_rest(hints, command, given, rest)
@@ -129,12 +126,3 @@ def bare(hint: Any) -> Any:
 
 def option_of(name: str) -> str:
     return "--" + name.replace("_", "-")
-
-
-PLUGIN = "--plugin FILE_OR_MODULE, also more than once: methods of your own (docs/own-method.md)."
-
-
-def print_help(kind: type, command: str) -> None:
-    import tyro
-
-    tyro.cli(kind, prog=f"becl {command}", args=["--help"], description=f"{kind.__doc__}\n\n{PLUGIN}")

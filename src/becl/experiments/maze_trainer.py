@@ -108,7 +108,7 @@ class MazeTrainer:
             about = {"seconds": self.clock.seconds, "columns": columns}
             self._checkpoints.save(self.done, arrays, about, None, [])
         except OSError as error:
-            say(f"checkpoint after {self.done} cycles could not be written ({error.strerror}); training goes on")
+            say(f"checkpoint after {self.done} cycles could not be written ({error.strerror}); training continues")
 
     def finish(self) -> None:
         """Writes what is kept of every seed."""

@@ -204,7 +204,9 @@ class Saver:
         except OSError as error:
             steps = self.checkpoints.steps()
             last = f"the last good one is of step {steps[-1]:,}" if steps else "there is none yet"
-            self._say(f"checkpoint of step {step:,} could not be written ({error.strerror}); {last}; training goes on")
+            self._say(
+                f"checkpoint of step {step:,} could not be written ({error.strerror}); {last}; training continues"
+            )
             return False
         return True
 

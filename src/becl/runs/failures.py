@@ -41,4 +41,4 @@ LESS = "train fewer seeds together, or --set a smaller replay.capacity or batch"
 
 def last_checkpoint(out: Path) -> str:
     steps = Checkpoints(out / "checkpoint", {}).steps()
-    return f"becl resume {out} goes on after {steps[-1]:,} steps" if steps else "there is no checkpoint yet"
+    return f"becl resume {out} continues after {steps[-1]:,} steps" if steps else "there is no checkpoint yet"

@@ -170,7 +170,7 @@ class Session:
                 self.step = found.loop.number * run.envs * experiment.unit
                 experiment.restore(self, found)
         if found is not None:
-            self.say(f"goes on after {self.step:,} steps")
+            self.say(f"continues after {self.step:,} steps")
             self.bar.resume(self.step * len(experiment.labels))
         self.listeners = stack.enter_context(listening(self._callbacks, self.out, config))
         self.stopping = stack.enter_context(interrupts())
@@ -244,7 +244,7 @@ def run_command(
     """
     if read_result(out) is not None:
         Checkpoints(out / "checkpoint", {}).clear()  # Of a run that was killed as it ended.
-        print(f"finished before: {out}/")
+        print(f"already finished: {out}/")
         return 0
     print(heading, flush=True)
     with progress(total, "steps") as bar:
@@ -257,7 +257,7 @@ def run_command(
             print(f"becl: failed: {error}", file=sys.stderr)
             return 1
     if not finished:
-        print(f"becl: stopped; the same command, or becl resume {out}, goes on", flush=True)
+        print(f"becl: stopped; the same command, or becl resume {out}, continues", flush=True)
         return 130
     result = read_result(out)
     assert result is not None

@@ -172,7 +172,7 @@ class OnRay:
         try:
             yield
         except self._ray.exceptions.RayError as error:
-            raise Failed(f"the cluster is gone: {brief(error)}; the same command goes on") from None
+            raise Failed(f"the cluster is gone: {brief(error)}; the same command continues") from None
 
 
 @contextlib.contextmanager

@@ -321,7 +321,7 @@ def conclude(conductor: Conductor, interrupted: bool) -> int:
         if job.last and conductor.states[job.name] == "done":
             print(job.results(out)[0] if job.stage == "report" else job.results(out)[0].parent)
     if interrupted:
-        print("becl: stopped; the same command goes on", flush=True)
+        print("becl: stopped; the same command continues", flush=True)
         return 130
     return 1 if states["failed"] else 0
 
