@@ -13,11 +13,12 @@ from PIL import Image
 from becl.commands.cli import main
 from becl.measure.estimators import alignment_and_uniformity
 from becl.objectives.encoder import encode
+from becl.runs.folder import whole
 from becl.views.figures.skills import coverage_map, skill_paths
 from becl.views.filmstrip import liveliest, strip
 from becl.views.poses import Motion, look_at
 from becl.views.trajectories import features_of
-from becl.views.video import frame_rate, labelled, mp4, smaller, tiled, whole, write_gif
+from becl.views.video import frame_rate, labelled, mp4, smaller, tiled, write_gif
 
 SHORT = ["--steps", "8", "--renderer", "rays"]
 

@@ -38,7 +38,7 @@ from becl.experiments.settings import (
 from becl.learning.onpolicy import OnPolicy
 from becl.learning.ppo import PPO
 from becl.nn.adam import Adam
-from becl.nn.networks import Network
+from becl.nn.networks import Network, options_of
 from becl.objectives import METHODS, MazeStudy, kinds_of
 from becl.objectives.registry import STUDIED
 from becl.options import MazeOptions
@@ -146,18 +146,9 @@ def sized_run(method: str, maze_name: str, skills: int) -> OnPolicy:
     bounds = maze.geometry(maze_name).bounds
     wide = max(bounds[1] - bounds[0], bounds[3] - bounds[2]) > WIDE
     network = Network((128, 128), "uniform", normalize=wide)
-    sizes = {
-        "skills": OneHot(skills),
-        "network": network,
-        "optimizer": Adam(1e-3, 1e-3, corrected=False),
-        "feature_dim": skills,
-        "head": None,
-    }
-    objective: Any = entry.objective or METHODS[method].objective
-    known = {field.name for field in dataclasses.fields(objective)}
     return OnPolicy(
         maze.Maze(maze_name, leak=entry.as_released),
-        dataclasses.replace(objective, **{name: value for name, value in sizes.items() if name in known}),
+        sized(entry.objective or METHODS[method].objective, skills, network),
         PPO(
             network=network,
             entropy_weight=entry.entropy_weight,
@@ -169,6 +160,23 @@ def sized_run(method: str, maze_name: str, skills: int) -> OnPolicy:
         fit_epochs=entry.fit_epochs,
         balanced=not entry.as_released,
     )
+
+
+def sized(objective: Any, skills: int, network: Network) -> Any:
+    """An objective with the maze study's sizes: so many skills and features, and its networks and optimisers, which are
+    found by their types, as they are here, without hidden layers that are optional."""
+    by_name = {"skills": OneHot(skills), "feature_dim": skills}
+    changes: dict[str, Any] = {}
+    for option in options_of(objective):
+        if isinstance(option.value, Network):
+            changes[option.name] = network
+        elif isinstance(option.value, Adam):
+            changes[option.name] = Adam(1e-3, 1e-3, corrected=False)
+        elif option.widths and option.optional:
+            changes[option.name] = None
+        elif option.name in by_name:
+            changes[option.name] = by_name[option.name]
+    return dataclasses.replace(objective, **changes)
 
 
 def apply_setting(run: OnPolicy, method: str, setting: Setting) -> OnPolicy:

@@ -92,30 +92,42 @@ class Network:
 
 def hidden_widths(spec: Any, path: str = "") -> Iterator[tuple[str, tuple[int, ...]]]:
     """Widths of all hidden layers that a spec and the specs in it have, with the options they are set by."""
-    for name, value, counted in _options(spec):
-        if counted:
-            yield path + name, value
-        elif dataclasses.is_dataclass(value):
-            yield from hidden_widths(value, f"{path}{name}.")
+    for option in options_of(spec):
+        if option.widths:
+            yield path + option.name, option.value
+        elif dataclasses.is_dataclass(option.value):
+            yield from hidden_widths(option.value, f"{path}{option.name}.")
 
 
 def with_hidden(spec: Any, width: int) -> Any:
     """A spec with all hidden layers of one width."""
     changes: dict[str, Any] = {}
-    for name, value, counted in _options(spec):
-        if counted:
-            changes[name] = (width,) * len(value)
-        elif dataclasses.is_dataclass(value) and any(hidden_widths(value)):
-            changes[name] = with_hidden(value, width)
+    for option in options_of(spec):
+        if option.widths:
+            changes[option.name] = (width,) * len(option.value)
+        elif dataclasses.is_dataclass(option.value) and any(hidden_widths(option.value)):
+            changes[option.name] = with_hidden(option.value, width)
     return dataclasses.replace(spec, **changes)
 
 
-def _options(spec: Any) -> Iterator[tuple[str, Any, bool]]:
-    """Options of a spec that are set, with their values, and whether they are `Widths`."""
+class Option(NamedTuple):
+    """An option of a spec."""
+
+    name: str
+    value: Any
+    widths: bool
+    """Whether it is set to `Widths`."""
+    optional: bool
+    """Whether it may be None."""
+
+
+def options_of(spec: Any) -> Iterator[Option]:
+    """Options of a spec."""
     hints = get_type_hints(type(spec), include_extras=True)
     for field in dataclasses.fields(spec):
         value, hint = getattr(spec, field.name), hints[field.name]
-        yield field.name, value, value is not None and (hint == Widths or Widths in get_args(hint))
+        widths = value is not None and (hint == Widths or Widths in get_args(hint))
+        yield Option(field.name, value, widths, type(None) in get_args(hint))
 
 
 def orthogonal_layer(key: PRNGKeyArray, in_dim: int, out_dim: int, gain: float = 1.0) -> Linear:

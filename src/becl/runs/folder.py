@@ -8,7 +8,7 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -131,23 +131,36 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """All or nothing, also when the machine stops: flushed to the disk before it gets its name."""
-    temporary = path.with_name(path.name + ".part")
+    """All or nothing, also when the machine stops."""
+    with whole(path) as part, open(part, "wb", opener=plain) as file:
+        file.write(data)
+
+
+@contextlib.contextmanager
+def whole(path: Path, suffix: str = "") -> Iterator[Path]:
+    """A place to write that becomes the file in the end, flushed to the disk before; it is gone where that fails.
+
+    Its name ends in `suffix`, where that is given for programs that know a format by it.
+    """
+    part = path.with_name(f".{path.stem}.part{suffix}" if suffix else f"{path.name}.part")
     try:
-        with open(temporary, "wb", opener=plain) as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError:
+        yield part
+        flush(part)
+        part.replace(path)
+    except BaseException:
         with contextlib.suppress(OSError):
-            temporary.unlink()
+            part.unlink()
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
+    flush(path.parent)
+
+
+def flush(path: Path) -> None:
+    """Waits until a file or folder is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(handle)
     finally:
-        os.close(folder)
+        os.close(handle)
 
 
 def six_digits(row: Mapping[str, Any], nan: str = "") -> dict[str, Any]:

@@ -21,7 +21,7 @@ import numpy as np
 from becl.envs import maze
 from becl.errors import UserError
 from becl.options import VideoOptions
-from becl.runs.folder import check_writable
+from becl.runs.folder import check_writable, whole
 from becl.runs.progress import counted, progress
 from becl.views.poses import Look, Motion, Tuned, motion_of
 from becl.views.rendering import Choice, Painter, choose_renderer, painter_of
@@ -115,7 +115,7 @@ def mp4(path: Path, rate: float) -> Iterator[Any]:
     """A film that gets its name when it is whole."""
     import imageio
 
-    with whole(path) as part:
+    with whole(path, path.suffix) as part:
         # Multiples of 2 are all that its coding needs.
         writer = imageio.get_writer(part, format="FFMPEG", fps=rate, codec="libx264", macro_block_size=2,
                                     output_params=["-threads", "1", "-movflags", "+faststart"])  # fmt: skip
@@ -130,22 +130,10 @@ def write_gif(film: Path, rate: float, width: int) -> Path:
     path = film.with_suffix(".gif")
     colors = "split[a][b];[a]palettegen=max_colors=64[p];[b][p]paletteuse=dither=none"
     graph = f"fps={rate:g},scale='min({width},iw)':-2:flags=area,{colors}"
-    with whole(path) as part:
+    with whole(path, path.suffix) as part:
         command = [imageio_ffmpeg.get_ffmpeg_exe(), "-loglevel", "error", "-y", "-i", film, "-vf", graph, part]
         subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
     return path
-
-
-@contextlib.contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """A place to write that gets its name in the end, and is gone where that fails."""
-    part = path.with_name(f".{path.stem}.part{path.suffix}")
-    try:
-        yield part
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
 
 
 def tiled(pictures: Sequence[np.ndarray], labels: Sequence[str]) -> np.ndarray:
