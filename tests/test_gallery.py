@@ -17,6 +17,7 @@ from becl.views.gallery_numbers import Numbers, kept, label, numbers_of, table
 from becl.views.gallery_page import Page
 from becl.views.gallery_scene import MazeStage, RobotStage, extent, layout_of, moves
 from becl.views.gallery_shapes import parts_of
+from becl.views.gate import open_gate
 from becl.views.poses import Bodies, Motion, bodies_of, look_at, motion_of
 
 
@@ -202,7 +203,7 @@ class TestExport:
 
 @pytest.fixture(scope="module")
 def page(walker) -> Iterator[Page]:  # noqa: F811
-    with gallery.server_at(gallery.free_port(None), "becl") as server:
+    with gallery.server_at(open_gate(), "becl") as server:
         page = Page(server, look_at(walker), frames=6, steps=10)
         page._measuring.join()
         yield page

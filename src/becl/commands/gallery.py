@@ -3,7 +3,8 @@
 from becl.errors import UserError
 from becl.options import GalleryOptions
 from becl.runs.folder import check_writable
-from becl.views.gallery import free_port, page_path, serve, write_page
+from becl.views.gallery import page_path, serve, write_page
+from becl.views.gate import open_gate
 from becl.views.poses import look_at
 from becl.views.video import check_picture
 
@@ -14,7 +15,7 @@ def run(options: GalleryOptions) -> int:
         raise UserError(f"--port {options.port}: ports are numbers from 1 to 65535")
     look = look_at(options.run, options.seed, options.snapshot, options.skills)
     if options.export is None:
-        return serve(look, free_port(options.port), options)
+        return serve(look, open_gate(options.host, options.port), options)
     path = page_path(options.export)
     check_writable(path.parent)
     return write_page(look, path, options)

@@ -3,7 +3,6 @@
 import contextlib
 import html
 import io
-import socket
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,12 +12,11 @@ from becl.errors import UserError
 from becl.options import GalleryOptions
 from becl.runs.progress import counted
 from becl.views.filmstrip import is_folder
+from becl.views.gate import Gate, guarded, open_gate
 
 if TYPE_CHECKING:
     from becl.views.gallery_numbers import Numbers
     from becl.views.poses import Look, Motion
-
-HOST = "127.0.0.1"
 
 
 def page_path(out: Path) -> Path:
@@ -27,31 +25,25 @@ def page_path(out: Path) -> Path:
     return out if out.suffix in (".html", ".htm") else out.with_name(out.name + ".html")
 
 
-def free_port(wanted: int | None) -> int:
-    """A port that nobody listens at."""
-    with socket.socket() as trial:
-        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            trial.bind((HOST, wanted or 0))
-        except OSError as error:
-            raise UserError(f"--port {wanted}: {error.strerror}; leave it out for a free one") from None
-        return trial.getsockname()[1]
-
-
 @contextlib.contextmanager
-def server_at(port: int, label: str) -> Iterator[Any]:
-    """viser's server, on this machine only."""
+def server_at(gate: Gate, label: str) -> Iterator[Any]:
+    """viser's server behind a gate, which it closes in the end."""
     import viser
 
-    with contextlib.redirect_stdout(io.StringIO()):  # It prints a box of its own.
-        server = viser.ViserServer(HOST, port, label, verbose=False)
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(gate.listener.close)
+        with guarded(gate), contextlib.redirect_stdout(io.StringIO()):  # It prints a box of its own.
+            server = viser.ViserServer(gate.host, gate.port, label, verbose=False)
+            stack.callback(stopped, server)
+        server.request_share_url = lambda verbose=True: None  # A visitor's message would publish the page.
         server.gui.configure_theme(show_logo=False, show_share_button=False)
         server.gui.main_panel.dock_right()
         yield server
-    finally:
-        with contextlib.redirect_stdout(io.StringIO()):
-            server.stop()
+
+
+def stopped(server: Any) -> None:
+    with contextlib.redirect_stdout(io.StringIO()):
+        server.stop()
 
 
 # --- A file -----------------------------------------------------------------------------------------------------------
@@ -77,7 +69,7 @@ def page_of(look: "Look", motion: "Motion", numbers: Sequence["Numbers"]) -> str
     from becl.views.gallery_scene import pace_of, set_camera, stage_of, unit_of
 
     labels = [label(name, one, unit_of(motion)) for name, one in zip(look.names, numbers, strict=True)]
-    with server_at(free_port(None), "becl") as server:
+    with server_at(open_gate(), "becl") as server:
         stage = stage_of(server.scene, motion, labels)
         set_camera(server, stage.camera)
         recording = server.get_scene_serializer()
@@ -110,19 +102,20 @@ def caption(look: "Look", motion: "Motion", numbers: Sequence["Numbers"]) -> str
 # --- A page -----------------------------------------------------------------------------------------------------------
 
 
-def serve(look: "Look", port: int, options: GalleryOptions) -> int:
+def serve(look: "Look", gate: Gate, options: GalleryOptions) -> int:
     """Serves the page until Ctrl-C."""
     import webbrowser
 
     from becl.views.gallery_page import Page
 
     print(f"{look.title} · {counted(len(look.names), 'skill')}: a moment ...", flush=True)
-    with server_at(port, "becl") as server:
+    with server_at(gate, "becl") as server, contextlib.ExitStack() as stack:
         page = Page(server, look, options.frames, options.steps)
-        address = f"http://{HOST}:{port}"
-        print(f"{address} (Ctrl-C ends it)", flush=True)
-        if options.open:
-            webbrowser.open(address)
+        stack.callback(page.stop)
         with contextlib.suppress(KeyboardInterrupt):
+            for line in filter(None, (gate.warning(), f"{gate.address} (Ctrl-C ends it)")):
+                print(line, flush=True)
+            if options.open:
+                webbrowser.open(gate.address)
             page.play_forever()
     return 0
