@@ -14,6 +14,7 @@ from becl.commands.cli import main
 from becl.envs import DOMAINS, maze
 from becl.views.gallery import numbers as gallery_numbers
 from becl.views.gallery import server as gallery_server
+from becl.views.gallery.gate import open_gate
 from becl.views.gallery.numbers import Numbers, kept, label, numbers_of, table
 from becl.views.gallery.page import Page
 from becl.views.gallery.scene import MazeStage, RobotStage, extent, layout_of, moves
@@ -203,7 +204,7 @@ class TestExport:
 
 @pytest.fixture(scope="module")
 def page(walker) -> Iterator[Page]:  # noqa: F811
-    with gallery_server.server_at(gallery_server.free_port(None), "becl") as server:
+    with gallery_server.server_at(open_gate(), "becl") as server:
         page = Page(server, look_at(walker), frames=6, steps=10)
         page._measuring.join()
         yield page

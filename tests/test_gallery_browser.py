@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import viser
 from gallery_runs import make_run
 
 from becl.commands.cli import main
 from becl.views.gallery import numbers as gallery_numbers
 from becl.views.gallery import server as gallery_server
+from becl.views.gallery.gate import Gate, open_gate
 from becl.views.gallery.page import Page
 from becl.views.poses import look_at
 
@@ -69,11 +71,13 @@ def colours(tab: Any) -> int:
 
 
 @pytest.fixture(scope="module")
-def page(run: Path) -> Iterator[Page]:
-    with (
-        gallery_server.server_at(gallery_server.free_port(None), "becl") as server,
-        pytest.MonkeyPatch.context() as patch,
-    ):
+def gate() -> Gate:
+    return open_gate()
+
+
+@pytest.fixture(scope="module")
+def page(run: Path, gate: Gate) -> Iterator[Page]:
+    with gallery_server.server_at(gate, "becl") as server, pytest.MonkeyPatch.context() as patch:
         patch.setattr(gallery_numbers, "EPISODES", 1)
         page = Page(server, look_at(run), frames=20, steps=40)
         playing = threading.Thread(target=page.play_forever, daemon=True)
@@ -93,9 +97,9 @@ def wait_for(tab: Any, condition: Any) -> None:
     raise AssertionError("the server was not told")
 
 
-def test_the_live_page_shows_all_skills_and_its_slider_picks_one(page: Page, browser: Any) -> None:
+def test_the_live_page_shows_all_skills_and_its_slider_picks_one(page: Page, gate: Gate, browser: Any) -> None:
     assert page.motion.poses.shape[0] == 16
-    tab, wrong = visit(browser, f"http://127.0.0.1:{page.server.get_port()}")
+    tab, wrong = visit(browser, gate.address)
     wait_for(tab, lambda: page.server.get_clients())
     shown = [mesh.batched_positions for mesh in page._stage._meshes]  # type: ignore[attr-defined]
     assert all(len(places) == 16 for places in shown)
@@ -119,6 +123,24 @@ def test_the_live_page_shows_all_skills_and_its_slider_picks_one(page: Page, bro
     wait_for(tab, lambda: page.skill is None)
     assert colours(tab) > 100
     assert wrong == []
+
+
+REACH = """address => new Promise(resolve => {
+    const socket = new WebSocket(address, "viser-v%s")
+    socket.onopen = () => resolve("open")
+    socket.onerror = () => resolve("refused")
+})"""
+
+
+def test_another_page_of_the_browser_cannot_reach_it(page: Page, gate: Gate, browser: Any) -> None:
+    place = gate.address.replace("http:", "ws:")
+    tab, _ = visit(browser, gate.address)
+    assert tab.evaluate(REACH % viser.__version__, place) == "open"
+    stranger = browser.new_context().new_page()
+    stranger.goto("data:text/html,a page of somebody else")
+    assert stranger.evaluate(REACH % viser.__version__, place) == "refused"
+    stranger.goto(gate.address.replace(gate.token, ""))
+    assert stranger.evaluate(REACH % viser.__version__, place.replace(gate.token, "")) == "refused"
 
 
 def test_the_exported_file_opens_from_disk_without_a_network(run: Path, browser: Any, tmp_path: Path) -> None:

@@ -217,6 +217,9 @@ class GalleryOptions:
     """Maximum number of frames to show. Playback speed does not depend on it."""
     port: int | None = None
     """Port of the page (default: any free one)."""
+    host: str = "127.0.0.1"
+    """Address to serve the page at. Beyond this machine (0.0.0.0: all its networks), whoever has the printed address
+    with its token can see and steer it."""
     open: bool = True
     """Open the page in a browser."""
     trust: bool = False

@@ -4,7 +4,8 @@ from becl.errors import UserError
 from becl.options import GalleryOptions
 from becl.runs.folder import check_writable, trust_folder
 from becl.views.gallery.export import page_path, write_page
-from becl.views.gallery.server import free_port, serve
+from becl.views.gallery.gate import open_gate
+from becl.views.gallery.server import serve
 from becl.views.poses import look_at
 from becl.views.video import check_picture
 
@@ -17,7 +18,7 @@ def run(options: GalleryOptions) -> int:
         trust_folder(options.run)
     look = look_at(options.run, options.seed, options.snapshot, options.skills)
     if options.export is None:
-        return serve(look, free_port(options.port), options)
+        return serve(look, open_gate(options.host, options.port), options)
     path = page_path(options.export)
     check_writable(path.parent)
     return write_page(look, path, options)

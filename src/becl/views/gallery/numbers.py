@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from becl.measure.skills import per_skill, rollout, zero_shot
@@ -24,9 +24,9 @@ class Numbers(NamedTuple):
     """By task, without any training."""
 
 
-def numbers_of(look: Look) -> list[Numbers]:
-    """Those of `becl evaluate` where it has looked at these skills, else measured now."""
-    return kept(look) or measured(look)
+def numbers_of(look: Look, advance: Callable[[int], None] | None = None) -> list[Numbers]:
+    """Those of `becl evaluate` where it has looked at these skills, else measured now (`advance` is told how far)."""
+    return kept(look) or measured(look, advance)
 
 
 def kept(look: Look) -> list[Numbers] | None:
@@ -43,8 +43,8 @@ def kept(look: Look) -> list[Numbers] | None:
         return None
 
 
-def measured(look: Look) -> list[Numbers]:
-    done = rollout(policy_of(look), look.env, look.vectors, EPISODES)
+def measured(look: Look, advance: Callable[[int], None] | None = None) -> list[Numbers]:
+    done = rollout(policy_of(look), look.env, look.vectors, EPISODES, advance=advance)
     return gathered(look.names, per_skill(done, look.env, look.names), zero_shot(done, look.names))
 
 

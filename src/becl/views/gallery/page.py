@@ -13,6 +13,10 @@ from becl.views.poses import Look, Motion, motion_of
 TICK = 1 / 30  # Seconds between two looks at the clock.
 
 
+class Stopped(Exception):
+    """The page is not served any more."""
+
+
 class Page:
     """All skills of a seed and snapshot; everyone who looks sees the same."""
 
@@ -85,13 +89,21 @@ class Page:
         """Numbers come when they are known; the page plays before."""
         key = (look.seed, look.snapshot)
         if key not in self._numbers:
-            self._numbers[key] = numbers_of(look)
+            try:
+                self._numbers[key] = numbers_of(look, self._go_on)
+            except Stopped:
+                return
         with self._lock:
             if (self.look.seed, self.look.snapshot) != key:  # Somebody has gone on to another.
                 return
             self.numbers, unit = self._numbers[key], unit_of(self.motion)
             self._stage.write([label(*one, unit) for one in zip(look.names, self.numbers, strict=True)])
             self._tell()
+
+    def _go_on(self, steps: int) -> None:
+        del steps
+        if self._stopped.is_set():
+            raise Stopped
 
     def _tell(self) -> None:
         """The numbers of the skill that is shown, or of all."""
@@ -186,4 +198,6 @@ class Page:
                 self._time.value = frame
 
     def stop(self) -> None:
+        """Also what is still measured: a process that ends around it aborts."""
         self._stopped.set()
+        self._measuring.join()
