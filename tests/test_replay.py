@@ -1,12 +1,14 @@
 """The replay buffer with transitions that carry their own identity."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from becl.envs.spec import EnvSpec
-from becl.learning.replay import Experience, Replay, even_rows
+from becl.learning.replay import CANDIDATES, Experience, Replay, even_rows
 from becl.skills import NoSkill, OneHot
 
 ENV = EnvSpec(obs_dim=2, action_dim=1, episode_length=7)
@@ -97,6 +99,125 @@ def test_a_terminal_state_is_worth_nothing():
         state = replay.add(state, step._replace(discount=1.0 - step.last))
     out = replay.cut(state, jnp.array([3, 4]), jnp.array([0, 0]))
     np.testing.assert_allclose(out.discount, [0.99**3, 0.0], rtol=1e-6)
+
+
+# --- Ends for good and time limits, made by hand ----------------------------------------------------------------------
+
+ROWS, WIDTH, STEPS = 60, 3, 97
+GAMMA = 0.99
+
+
+def told(seed: int, finals: float = 0.15, limits: float = 0.05) -> Any:
+    """Steps of environments whose episodes end at random; observations say the environment, the episode and the time.
+
+    Shapes are (STEPS, WIDTH, ...), in NumPy.
+    """
+    rng = np.random.default_rng(seed)
+    final = rng.random((STEPS, WIDTH)) < finals
+    last = final | (rng.random((STEPS, WIDTH)) < limits)
+    time, column = np.indices((STEPS, WIDTH))
+    episode = np.cumsum(last, 0) - last
+    begin = np.array(
+        [[max(t for t in range(time + 1) if t == 0 or last[t - 1, c]) for c in range(WIDTH)] for time in range(STEPS)]
+    )
+    since = (time - begin) % 4
+    number = np.stack([column, episode, time], -1).astype(np.float32)
+    fields: dict[str, Any] = dict(
+        obs=number,
+        action=number[..., 2:],
+        reward=(time + 0.5).astype(np.float32),
+        discount=1 - final.astype(np.float32),
+        next_obs=number + np.array([0, 0, 1], np.float32),
+        skill=np.eye(3, dtype=np.float32)[(time - since) % 3],
+        since=since.astype(np.int32),
+        last=last,
+    )
+    return Experience(**fields)
+
+
+def windows(steps: Any, nstep: int) -> dict[tuple[int, int], tuple[float, float, int, int]]:
+    """All that may be sampled, by loops: (start, environment) to reward, discount, last step and `since`.
+
+    The newest n - 1 steps begin none yet, whatever they end with.
+    """
+    found = {}
+    for column in range(WIDTH):
+        for start in range(STEPS - ROWS, STEPS - nstep + 1):
+            reward, discount, steps_in = 0.0, 1.0, 0
+            for time in range(start, start + nstep):
+                reward += discount * float(steps.reward[time, column])
+                discount *= GAMMA * float(steps.discount[time, column])
+                steps_in += 1
+                if steps.last[time, column]:
+                    break
+            if steps_in == nstep or discount == 0:
+                since = int(steps.since[start, column]) + steps_in
+                found[start, column] = reward, discount, start + steps_in - 1, since
+    return found
+
+
+def kept(replay: Replay, steps: Any):
+    state = replay.init(ENV._replace(obs_dim=3), OneHot(3), WIDTH)
+    add = jax.jit(replay.add)
+    for time in range(STEPS):
+        state = add(state, jax.tree.map(lambda field, time=time: jnp.asarray(field[time]), steps))
+    return state
+
+
+@pytest.mark.parametrize("nstep", [1, 2, 3, 5])
+@pytest.mark.parametrize("options", [{}, {"balanced": True}, {"released_skill": True}], ids=lambda o: "".join(o))
+def test_all_windows_up_to_an_end_for_good_and_none_cut_by_a_limit(nstep, options):
+    replay = Replay(capacity=ROWS * WIDTH, nstep=nstep, **options)
+    steps = told(nstep)
+    out = jax.jit(replay.sample, static_argnums=2)(kept(replay, steps), jax.random.key(0), 20_000)
+    column, episode, start = np.asarray(out.obs).T.astype(int)
+    expected = windows(steps, nstep)
+    drawn = set(zip(start.tolist(), column.tolist(), strict=True))
+    assert drawn == set(expected)
+    reward, discount, end, since = np.array(
+        [expected[place] for place in zip(start.tolist(), column.tolist(), strict=True)]
+    ).T
+    np.testing.assert_allclose(out.reward, reward, rtol=1e-5)
+    np.testing.assert_allclose(out.discount, discount, rtol=1e-6)
+    assert ((np.asarray(out.discount) == 0) == (discount == 0)).all()
+    np.testing.assert_array_equal(out.next_obs, np.stack([column, episode, end + 1], 1))  # Never another episode's.
+    np.testing.assert_array_equal(out.action[:, 0], start)
+    np.testing.assert_array_equal(out.since, since)
+    own = steps.since[start, column]
+    np.testing.assert_array_equal(out.trajectory, (start - own) * WIDTH + column)
+    before = np.maximum(start - 1, STEPS - ROWS)
+    shifted = replay.released_skill & ~steps.last[before, column]
+    np.testing.assert_array_equal(out.skill, steps.skill[np.where(shifted, before, start), column])
+    assert 0.1 < (discount == 0).mean() < 0.9
+
+
+def test_windows_that_end_for_good_come_as_often_as_others():
+    replay = Replay(capacity=ROWS * WIDTH)
+    steps = told(1)
+    out = replay.sample(kept(replay, steps), jax.random.key(0), 60_000)
+    column, _, start = np.asarray(out.obs).T.astype(int)
+    expected = windows(steps, 3)
+    _, counts = np.unique(start * WIDTH + column, return_counts=True)
+    assert len(counts) == len(expected)
+    assert abs(counts / counts.mean() - 1).max() < 0.25
+
+
+@pytest.mark.parametrize("finals", [0.0, 0.15])
+def test_the_first_draw_that_no_limit_cuts_is_taken(finals):
+    """By loops; without ends for good, that is the first whose n steps lie within an episode."""
+    replay = Replay(capacity=ROWS * WIDTH)
+    steps = told(2, finals=finals, limits=0.1)
+    start, column = replay.starts(kept(replay, steps), jax.random.key(7), 500)
+    env_key, start_key = jax.random.split(jax.random.key(7))
+    columns = np.asarray(jax.random.randint(env_key, (CANDIDATES, 500), 0, WIDTH))
+    starts = STEPS - ROWS + np.asarray(jax.random.randint(start_key, (CANDIDATES, 500), 0, ROWS - 2))
+    allowed = windows(steps, 3)
+    if not finals:
+        assert set(allowed) == {(t, c) for t in range(STEPS - ROWS, STEPS - 2) for c in range(WIDTH)
+                                if not steps.last[t : t + 2, c].any()}  # fmt: skip
+    for row in range(500):
+        draws = zip(starts[:, row].tolist(), columns[:, row].tolist(), strict=True)
+        assert (int(start[row]), int(column[row])) == next(draw for draw in draws if draw in allowed)
 
 
 def test_the_released_pairing_takes_the_skill_of_the_step_before_but_never_another_episodes():

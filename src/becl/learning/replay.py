@@ -1,4 +1,9 @@
-"""Where experience is kept: a ring buffer on the device; n-step transitions are cut when they are sampled."""
+"""Where experience is kept: a ring buffer on the device; n-step transitions are cut when they are sampled.
+
+A transition never leads from one episode into the next. How close to an episode's end one may begin depends on the end.
+A time limit says nothing about what would have followed, so all n steps must lie before it (URLB's rule). An end for
+good (discount 0) is itself what there is to learn: the sum of rewards is shorter there, and nothing is added to it.
+"""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -11,8 +16,8 @@ from becl.envs.spec import EnvSpec
 from becl.skills import SkillSpace, skill_index
 from becl.specs import added
 
-# Starts drawn for each transition; the first whose n steps lie within an episode is taken. In episodes of 50 steps none
-# of them does once in 10^11, and then the transition is a shorter one.
+# Starts drawn for each transition; the first that no time limit cuts short is taken. In episodes of 50 steps none of
+# them is such a start once in 10^11, and then the transition is a shorter one.
 CANDIDATES = 8
 OVERDRAW = 4  # Transitions drawn for each that is kept where all skills are to have as many.
 
@@ -36,14 +41,14 @@ class Experience(NamedTuple):
 
 
 class Transitions(NamedTuple):
-    """What a learner sees: from `obs` by `action` to `next_obs`, n steps later."""
+    """What a learner sees: from `obs` by `action` to `next_obs`, n steps later or where the episode ended for good."""
 
     obs: Float[Array, "batch obs"]
     action: Float[Array, "batch action"]
     reward: Float[Array, " batch"]
     """Discounted sum over the steps."""
     discount: Float[Array, " batch"]
-    """Of what follows `next_obs`."""
+    """Of what follows `next_obs`; 0 after an end for good."""
     next_obs: Float[Array, "batch obs"]
     skill: Float[Array, "batch skill"]
     trajectory: Int[Array, " batch"]
@@ -97,7 +102,7 @@ class Replay:
         return ReplayState(steps, state.written + 1)
 
     def sample(self, state: ReplayState, key: PRNGKeyArray, batch: int) -> Transitions:
-        """n-step transitions, uniform over starts whose n steps lie within an episode; `nstep` rows must be there."""
+        """n-step transitions, uniform over starts that no time limit cuts short; `nstep` rows must be there."""
         if not self.balanced:
             return self.cut(state, *self.starts(state, key, batch))
         start, column = self.starts(state, key, OVERDRAW * batch)
@@ -115,15 +120,19 @@ class Replay:
         column = jax.random.randint(env_key, (CANDIDATES, batch), 0, envs)
         offset = jax.random.randint(start_key, (CANDIDATES, batch), 0, filled - self.nstep + 1)
         start = state.written - filled + offset
-        # Within an episode: none of the steps but the last of the window may end one.
+        # Cut short: the first end among all steps of the window but the last is a time limit.
         broken = jnp.zeros(start.shape, bool)
+        going = jnp.ones(start.shape, bool)
         for i in range(self.nstep - 1):
-            broken |= state.steps.last[(start + i) % rows, column]
+            place = (start + i) % rows, column
+            ended = state.steps.last[place]
+            broken |= going & ended & (state.steps.discount[place] > 0)
+            going &= ~ended
         chosen = jnp.argmin(broken, axis=0), jnp.arange(batch)
         return start[chosen], column[chosen]
 
     def cut(self, state: ReplayState, start: Int[Array, " batch"], column: Int[Array, " batch"]) -> Transitions:
-        """The transitions from given steps on; shorter than n where an episode ends."""
+        """The transitions from given steps on; shorter than n where an episode ends, for whatever reason."""
         steps = state.steps
         rows, envs = steps.last.shape
 
