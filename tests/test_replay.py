@@ -1,5 +1,7 @@
 """The replay buffer with transitions that carry their own identity."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -105,7 +107,7 @@ ROWS, WIDTH, STEPS = 60, 3, 97
 GAMMA = 0.99
 
 
-def told(seed: int, finals: float = 0.15, limits: float = 0.05) -> Experience:
+def told(seed: int, finals: float = 0.15, limits: float = 0.05) -> Any:
     """Steps of environments whose episodes end at random; observations say the environment, the episode and the time.
 
     Shapes are (STEPS, WIDTH, ...), in NumPy.
@@ -120,7 +122,7 @@ def told(seed: int, finals: float = 0.15, limits: float = 0.05) -> Experience:
     )
     since = (time - begin) % 4
     number = np.stack([column, episode, time], -1).astype(np.float32)
-    return Experience(
+    fields: dict[str, Any] = dict(
         obs=number,
         action=number[..., 2:],
         reward=(time + 0.5).astype(np.float32),
@@ -130,9 +132,10 @@ def told(seed: int, finals: float = 0.15, limits: float = 0.05) -> Experience:
         since=since.astype(np.int32),
         last=last,
     )
+    return Experience(**fields)
 
 
-def windows(steps: Experience, nstep: int) -> dict[tuple[int, int], tuple[float, float, int, int]]:
+def windows(steps: Any, nstep: int) -> dict[tuple[int, int], tuple[float, float, int, int]]:
     """All that may be sampled, by loops: (start, environment) to reward, discount, last step and `since`.
 
     The newest n - 1 steps begin none yet, whatever they end with.
@@ -153,7 +156,7 @@ def windows(steps: Experience, nstep: int) -> dict[tuple[int, int], tuple[float,
     return found
 
 
-def kept(replay: Replay, steps: Experience):
+def kept(replay: Replay, steps: Any):
     state = replay.init(ENV._replace(obs_dim=3), OneHot(3), WIDTH)
     add = jax.jit(replay.add)
     for time in range(STEPS):
