@@ -387,6 +387,11 @@ class TestResults:
         (other / "result.json").write_text(json.dumps(result))
         assert read_result(other) == result
 
+    def test_one_without_a_run(self, tmp_path):
+        """A sweep takes a job for done where its result is."""
+        (tmp_path / "result.json").write_text(json.dumps(json.loads(self.WHOLE)))
+        assert not is_finished(tmp_path)
+
     def test_a_folder_that_was_moved_is_the_same_run(self, stopped, tmp_path):
         (stopped / "result.json").write_text(json.dumps(json.loads(self.WHOLE) | identity(stopped)))
         moved = stopped.rename(tmp_path / "moved")
