@@ -302,6 +302,7 @@ class TestCode:
         with_env(run, env)
         COMMAND.set(None)
         found = becl.load(run)
+        assert isinstance(found, becl.Run)
         for work in (lambda: found.skill(1), lambda: becl.evaluate(run, quiet=True),
                      lambda: becl.finetune(run, quiet=True), lambda: becl.resume(run, quiet=True)):  # fmt: skip
             with pytest.raises(becl.UserError, match=r"runs code from outside becl.*trust=True"):
@@ -312,7 +313,9 @@ class TestCode:
     def test_it_is_run_where_that_is_asked_for(self, env, run, ran, tmp_path):
         with_env(run, env)
         obs = np.zeros(3, np.float32)
-        assert becl.load(run, trust=True).skill(1)(obs).shape == (1,)
+        found = becl.load(run, trust=True)
+        assert isinstance(found, becl.Run)
+        assert found.skill(1)(obs).shape == (1,)
         assert ran.exists()
 
     def test_the_option_is_all_that_a_command_needs(self, run, ran, capsys):
