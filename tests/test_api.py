@@ -20,6 +20,7 @@ from becl.envs import external
 from becl.experiments.snapshots import load_snapshot, snapshot_path
 from becl.export.files import load_policy
 from becl.export.policy import fold, numpy_policy
+from becl.trust import trust
 
 SETTINGS = ["batch=16", "random_steps=40", "replay.capacity=400"]
 TINY: dict[str, Any] = {"hidden": 8, "envs": 2, "set": SETTINGS, "quiet": True}
@@ -343,6 +344,7 @@ class TestHandedOver:
         assert external.hand_over(limited) == f"py:{__name__}:limited"
         assert external.hand_over(Slope) == f"py:{__name__}:Slope"
         external.FACTORIES.clear()
+        trust(f"py:{__name__}:limited")
         assert external.make_external(f"py:{__name__}:limited", 1, 0).spec == becl.envs.EnvSpec(3, 2, 10)
 
     def test_gymnasiums_own_keep_their_name(self):
@@ -384,6 +386,7 @@ class TestHandedOver:
         again = becl.load(run.folder, env=here)
         assert isinstance(again, becl.Run)
         assert again.skill().obs_dim == 3
+        trust("py:nowhere.at.all:make")
         with pytest.raises(becl.UserError, match="cannot be imported"):
             external.make_external("py:nowhere.at.all:make", 1, 0)
 

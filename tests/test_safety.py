@@ -20,14 +20,14 @@ from gallery_runs import make_run
 import becl
 from becl import trust as trust_file
 from becl.commands.cli import main
-from becl.envs.external import external_spec, make_external
+from becl.envs.external import foreign_spec, make_foreign
 from becl.experiments.maze_study import make_study, note_seeds
 from becl.invocation import COMMAND
 from becl.options import MazeOptions
 from becl.runs.checkpoint import Checkpoints
 from becl.runs.folder import open_folder
 from becl.runs.inside import check_inside, inside, is_name, remove_inside
-from becl.runs.lock import forget_remote, locked
+from becl.runs.lock import forget_foreign, locked
 from becl.runs.result import identity, is_finished, read_result
 from becl.sweeps.plan import recorded_jobs
 
@@ -74,7 +74,7 @@ def victim(tmp_path) -> Path:
 @pytest.fixture(autouse=True)
 def _no_trust(monkeypatch) -> Iterator[None]:
     monkeypatch.setattr(trust_file, "_TRUSTED", set())
-    external_spec.cache_clear()
+    foreign_spec.cache_clear()
     yield
     sys.modules.pop("stranger", None)
 
@@ -165,7 +165,7 @@ class TestLinks:
         lock.symlink_to(victim / "thesis.tex")
         with pytest.raises(becl.UserError, match="lock is a link"), locked(tmp_path / "run"):
             pass
-        forget_remote(lock)
+        forget_foreign(lock)
         assert lock.is_symlink()
         assert (victim / "thesis.tex").read_text() == "years of work"
 
@@ -313,9 +313,9 @@ class TestCode:
     def test_it_is_run_where_that_is_asked_for(self, env, run, ran, tmp_path):
         with_env(run, env)
         obs = np.zeros(3, np.float32)
-        trusted = becl.load(run, trust=True)
-        assert isinstance(trusted, becl.Run)
-        assert trusted.skill(1)(obs).shape == (1,)
+        found = becl.load(run, trust=True)
+        assert isinstance(found, becl.Run)
+        assert found.skill(1)(obs).shape == (1,)
         assert ran.exists()
 
     def test_the_option_is_all_that_a_command_needs(self, run, ran, capsys):
@@ -330,7 +330,7 @@ class TestCode:
         assert main(["finetune", "--scratch", "--task", env, "--hidden", "8", "--dry-run"]) == 0
         assert ran.exists()
         with pytest.raises(becl.UserError, match="runs code from outside"):
-            make_external("py:another.module:make", 1, 0)
+            make_foreign("py:another.module:make", 1, 0)
 
     def test_gymnasiums_own_need_no_word(self, run, tmp_path):
         assert main(["evaluate", str(run), "--episodes", "1", "--skills", "0", "--out", str(tmp_path / "out")]) == 0
@@ -389,6 +389,11 @@ class TestResults:
         assert_refused(["resume", str(stopped)], tmp_path, capsys, "is of another run")
         (other / "result.json").write_text(json.dumps(result))
         assert read_result(other) == result
+
+    def test_one_without_a_run(self, tmp_path):
+        """A sweep takes a job for done where its result is."""
+        (tmp_path / "result.json").write_text(json.dumps(json.loads(self.WHOLE)))
+        assert not is_finished(tmp_path)
 
     def test_a_folder_that_was_moved_is_the_same_run(self, stopped, tmp_path):
         (stopped / "result.json").write_text(json.dumps(json.loads(self.WHOLE) | identity(stopped)))

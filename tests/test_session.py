@@ -7,6 +7,7 @@ import pytest
 
 from becl.errors import Failed
 from becl.runs.checkpoint import Checkpoints
+from becl.runs.result import identity
 from becl.runs.session import Clock, checkpoint_due, run_command
 
 
@@ -23,8 +24,12 @@ def test_a_clock_counts_what_was_spent_before():
     assert 100.0 <= first <= clock.seconds
 
 
+RESULT = {"steps": 7, "seconds": 1.5, "steps_per_second": 4.7}
+
+
 def finishing(out, bar):
-    (out / "result.json").write_text(json.dumps({"steps": 7}))
+    (out / "config.json").write_text(json.dumps({"command": "pretrain", "steps": 7}))
+    (out / "result.json").write_text(json.dumps(RESULT | identity(out)))
     return True
 
 
@@ -51,7 +56,7 @@ def test_a_command_says_how_a_run_ended(raises, tmp_path, capsys):
         assert capsys.readouterr().err == "becl: failed: no more numbers\n"
     assert shown == []
     assert run(lambda bar: finishing(tmp_path, bar)) == 0
-    assert shown == [{"steps": 7}]
+    assert shown == [RESULT | identity(tmp_path)]
 
 
 def never(_: object) -> Any:

@@ -52,7 +52,7 @@ def _objection(result: Any, folder: Path) -> str | None:
         return "is damaged"
     config = _config(folder)
     if config is None:
-        return None
+        return "is of no run: there is no config.json beside it that can be read"
     if result["steps"] != config.get("steps"):
         return f"is of another run: {result['steps']} steps, not {config.get('steps')}"
     if "config" in result:
