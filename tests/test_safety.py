@@ -20,14 +20,14 @@ from gallery_runs import make_run
 import becl
 from becl import trust as trust_file
 from becl.commands.cli import main
-from becl.envs.external import foreign_spec, make_foreign
+from becl.envs.external import external_spec, make_external
 from becl.experiments.maze_study import make_study, note_seeds
 from becl.invocation import COMMAND
 from becl.options import MazeOptions
 from becl.runs.checkpoint import Checkpoints
 from becl.runs.folder import open_folder
 from becl.runs.inside import check_inside, inside, is_name, remove_inside
-from becl.runs.lock import forget_foreign, locked
+from becl.runs.lock import forget_remote, locked
 from becl.runs.result import identity, is_finished, read_result
 from becl.sweeps.plan import recorded_jobs
 
@@ -74,7 +74,7 @@ def victim(tmp_path) -> Path:
 @pytest.fixture(autouse=True)
 def _no_trust(monkeypatch) -> Iterator[None]:
     monkeypatch.setattr(trust_file, "_TRUSTED", set())
-    foreign_spec.cache_clear()
+    external_spec.cache_clear()
     yield
     sys.modules.pop("stranger", None)
 
@@ -165,7 +165,7 @@ class TestLinks:
         lock.symlink_to(victim / "thesis.tex")
         with pytest.raises(becl.UserError, match="lock is a link"), locked(tmp_path / "run"):
             pass
-        forget_foreign(lock)
+        forget_remote(lock)
         assert lock.is_symlink()
         assert (victim / "thesis.tex").read_text() == "years of work"
 
@@ -330,7 +330,7 @@ class TestCode:
         assert main(["finetune", "--scratch", "--task", env, "--hidden", "8", "--dry-run"]) == 0
         assert ran.exists()
         with pytest.raises(becl.UserError, match="runs code from outside"):
-            make_foreign("py:another.module:make", 1, 0)
+            make_external("py:another.module:make", 1, 0)
 
     def test_gymnasiums_own_need_no_word(self, run, tmp_path):
         assert main(["evaluate", str(run), "--episodes", "1", "--skills", "0", "--out", str(tmp_path / "out")]) == 0
