@@ -142,6 +142,8 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path):
     while not (out / "config.json").exists() and time.monotonic() < deadline:
         time.sleep(0.2)
     time.sleep(3)
+    (seed,) = (finished / "becl").glob("seed-*.json")
+    seed.write_text(json.dumps(json.loads(seed.read_text()) | {"cycles": 100_000}))
     shutil.copytree(finished / "becl", out / "becl", dirs_exist_ok=True)  # As if this one had just been finished.
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=600)

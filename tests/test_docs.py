@@ -164,7 +164,8 @@ def test_code_blocks_run(page: Path, shared: Shared, tmp_path: Path, monkeypatch
 def test_commands_within_sentences_exist(text: Path) -> None:
     for command in re.findall(r"`becl ([a-z]+(?: [^`]*)?)`", FENCE.sub("", text.read_text())):
         name, *words = command.split()
-        known = {"--plugin"} | {"--" + field.name.replace("_", "-") for field in dataclasses.fields(OPTIONS[name])}
+        names = [field.name.replace("_", "-") for field in dataclasses.fields(OPTIONS[name])]
+        known = {"--plugin"} | {f"--{name}" for name in names} | {f"--no-{name}" for name in names}
         assert {word for word in words if word.startswith("--")} <= known, command
 
 

@@ -259,14 +259,13 @@ def finetune(
     """
     if (run is None) == (scratch is None):
         raise UserError("finetune: a pretrained run, or scratch=...; one of them")
-    wanted = [tasks] if isinstance(tasks, str) else list(tasks)
     if scratch is not None:
-        wanted = [scratch] if isinstance(scratch, str) else [hand_over(scratch)]
+        tasks = scratch if isinstance(scratch, str) else hand_over(scratch)
     options = fill(
         FinetuneOptions,
         {
             "run": run.folder if isinstance(run, Run) else run,
-            "task": wanted,
+            "task": [tasks] if isinstance(tasks, str) else tasks,
             "scratch": scratch is not None,
             "seeds": None if seeds is None else to_seeds(seeds),
             "snapshot": snapshot,
