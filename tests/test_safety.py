@@ -405,7 +405,7 @@ class TestResults:
         (run / "result.json").write_text(self.WHOLE)
         assert becl.load(run).finished
         assert main(["resume", str(run)]) == 0
-        assert "finished before" in capsys.readouterr().out
+        assert "already finished" in capsys.readouterr().out
 
     def test_a_run_writes_one_that_is_its_own(self, tmp_path):
         out = tmp_path / "run"
