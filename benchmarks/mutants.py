@@ -41,7 +41,7 @@ MUTANTS = (
            "jnp.exp(fine_product(anchors, features.T))", "test_objectives.py", "becl"),
     Mutant("BeCL: number of negatives", "2 * (self.skills.dim - 1) / number", "2 * self.skills.dim / number",
            "test_objectives.py", "becl"),
-    Mutant("BeCL: gradient written out, pull", "-pull, 0.0)) * g", "pull, 0.0)) * g", "test_objectives.py", "becl"),
+    Mutant("BeCL: gradient written out, pull", "-pull, 0.0)) * g", "pull, 0.0)) * g", "test_objectives.py", "equations"),
     Mutant("DIAYN: prior of the skill", "batch.skill) + jnp.log(self.skills.dim)\n",
            "batch.skill) - jnp.log(self.skills.dim)\n", "test_objectives.py", "diayn"),
     Mutant("DADS: variance", "/ (2 * stddev**2)", "/ (2 * stddev)", "test_objectives.py", "dads or gaussian"),
