@@ -3,6 +3,7 @@
 `make test` gives every file to one process (`--dist loadfile`), which runs its fixtures once.
 """
 
+import functools
 import gc
 import os
 import signal
@@ -18,11 +19,15 @@ if version("jax").startswith("0.10."):  # Later versions may not know these flag
 
 import jax
 import pytest
+from jax._src.interpreters import mlir
 from jax._src.lru_cache import _CACHE_SUFFIX, LRUCache
 from jaxtyping import install_import_hook
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # As a shell has it for what it starts in the background.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A tenth of the suite's time went into contexts for programs to be written in: one new for each of many thousands.
+mlir.make_ir_context = functools.cache(mlir.make_ir_context)
 
 _hook = install_import_hook("becl", "beartype.beartype")
 
@@ -80,3 +85,4 @@ def _few_collections() -> None:
     """What was imported is never garbage, and need not be looked through again and again."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 100)

@@ -224,7 +224,6 @@ def pretrain(
     )
     trust_names(options.env)
     spec = make_pretraining(options)
-    pretrain_command.check_interval(checkpoint_every)
     with printing(not quiet):
         check_code(pretrain_command.train(spec, options, callbacks, raises=True))
     return Run(pretrain_command.folder_of(options), spec)
@@ -286,7 +285,6 @@ def finetune(
     )
     finetune_command.agree(options)
     spec = make_finetuning(options)
-    pretrain_command.check_interval(checkpoint_every)
     with printing(not quiet):
         check_code(finetune_command.train(spec, options, callbacks, raises=True))
     return Finetuned(finetune_command.folder_of(spec, options), spec)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from becl.commands.pretrain import check_interval, loggers
+from becl.commands.pretrain import loggers
 from becl.experiments.finetuner import check_memory, describe, run_finetuning
 from becl.experiments.finetuning import Finetuning, make_finetuning
 from becl.options import FinetuneOptions
@@ -15,7 +15,6 @@ from becl.trust import trust
 def run(options: FinetuneOptions) -> int:
     agree(options)
     finetuning = make_finetuning(options)
-    check_interval(options.checkpoint_every)
     if options.dry_run:
         for line in describe(finetuning):
             print(line)

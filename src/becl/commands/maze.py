@@ -3,7 +3,6 @@
 import sys
 from pathlib import Path
 
-from becl.errors import UserError
 from becl.experiments.maze_results import write_summary
 from becl.experiments.maze_study import Study, make_study, note_seeds, unfinished
 from becl.experiments.workers import execute
@@ -24,7 +23,6 @@ What you see: each colour is a skill, learned without any reward; trajectories s
 def run(options: MazeOptions) -> int:
     out = folder_of(options)
     study = make_study(options)
-    check_workers(options.workers)
     open_folder(study.config(), out)
     if options.train_only:
         return train_study(study, out, options.workers)
@@ -60,11 +58,6 @@ def train_study(study: Study, out: Path, workers: int | None) -> int:
         print(f"becl: failed: {failure}", file=sys.stderr)
     print(f"{len(todo) - len(unfinished(study, out))} of {len(todo)} runs trained · {out}/")
     return 1 if failures else 0
-
-
-def check_workers(count: int | None) -> None:
-    if count is not None and count < 1:
-        raise UserError(f"--workers {count}: at least 1 is needed")
 
 
 def _run_study(study: Study, out: Path, workers: int | None, demo: bool) -> int:

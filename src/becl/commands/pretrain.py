@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from becl.errors import UserError
 from becl.experiments.pretrainer import check_memory, describe, run_pretraining
 from becl.experiments.pretraining import Pretraining, make_pretraining
 from becl.options import PretrainOptions
@@ -15,7 +14,6 @@ from becl.trust import trust
 def run(options: PretrainOptions) -> int:
     trust(options.env)
     pretraining = make_pretraining(options)
-    check_interval(options.checkpoint_every)
     if options.dry_run:
         for line in describe(pretraining):
             print(line, flush=True)
@@ -40,8 +38,3 @@ def folder_of(options: PretrainOptions) -> Path:
 def loggers(wandb: str | None) -> list[Callback]:
     """What hears of a run besides its own files."""
     return [] if wandb is None else [Wandb(wandb)]
-
-
-def check_interval(steps: int) -> None:
-    if steps < 1:
-        raise UserError(f"--checkpoint-every {steps}: at least 1 is needed")

@@ -3,14 +3,15 @@
 from pathlib import Path
 from typing import Any
 
-from becl.commands.maze import check_workers, run_study
-from becl.commands.pretrain import check_interval, loggers
+from becl.commands.maze import run_study
+from becl.commands.pretrain import loggers
 from becl.experiments.finetuner import check_memory as check_finetuning_memory
 from becl.experiments.finetuner import run_finetuning
 from becl.experiments.finetuning import load_finetuning
 from becl.experiments.maze_study import load_study
 from becl.experiments.pretrainer import check_memory, run_pretraining
 from becl.experiments.pretraining import load_pretraining
+from becl.experiments.settings import check_least
 from becl.objectives import METHODS
 from becl.options import ResumeOptions
 from becl.plugins import without_plugins
@@ -18,9 +19,8 @@ from becl.runs.folder import read_config, same_settings, trust_folder
 
 
 def run(options: ResumeOptions) -> int:
-    check_workers(options.workers)
-    if options.checkpoint_every is not None:
-        check_interval(options.checkpoint_every)
+    check_least("--workers", options.workers)
+    check_least("--checkpoint-every", options.checkpoint_every)
     if options.trust:
         trust_folder(options.run)
     if without_plugins(read_config(options.run), METHODS).get("command") not in ("pretrain", "finetune"):
