@@ -21,7 +21,7 @@ from becl.seeds import parse_seeds, seeds_text, to_seeds
 from becl.specs import difference, override, to_dict
 
 TINY = ["learner.network.hidden=16,16", "network.hidden=16,16", "episodes=20"]
-STUDY = ["maze", "--methods", "becl", "diayn", "--cycles", "30", "--skills", "4", "--set", *TINY, "--workers", "1"]
+STUDY = ["maze", "--methods", "becl", "diayn", "--cycles", "50", "--skills", "4", "--set", *TINY, "--workers", "1"]
 
 BAD = [
     (["maze", "--maze", "square_q"], "unknown maze 'square_q'", "square_"),
@@ -70,9 +70,22 @@ def test_bad_input_is_one_line_exit_2_and_nothing_written(args, wrong, allowed, 
     assert not list(tmp_path.iterdir())
 
 
-def test_a_study_leaves_plain_files_and_goes_on_with_more_seeds(tmp_path, capsys):
-    out = tmp_path / "study"
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    """The study of most tests, with one seed."""
+    out = tmp_path_factory.mktemp("finished") / "study"
     assert main([*STUDY, "--out", str(out)]) == 0
+    return out
+
+
+@pytest.fixture
+def study(finished, tmp_path) -> Path:
+    """A copy of it that may be changed."""
+    return Path(shutil.copytree(finished, tmp_path / "study"))
+
+
+def test_a_study_leaves_plain_files_and_goes_on_with_more_seeds(study, capsys):
+    out = study
     first = {path: path.read_bytes() for path in out.rglob("seed-0.*")}
     suffixes = {path.suffix for path in first}
     assert suffixes == {".csv", ".json", ".npz", ".safetensors"}
@@ -87,20 +100,16 @@ def test_a_study_leaves_plain_files_and_goes_on_with_more_seeds(tmp_path, capsys
     assert "becl" in capsys.readouterr().out
 
 
-def test_the_same_seed_gives_the_same_numbers(tmp_path):
-    texts = []
-    for name in ("one", "two"):
-        assert main([*STUDY, "--out", str(tmp_path / name)]) == 0
-        texts.append((tmp_path / name / "becl" / "seed-0.csv").read_text())
-    assert texts[0] == texts[1]
-    assert len(texts[0].splitlines()) == 1 + 2  # 30 cycles in rows of 25.
+def test_the_same_seed_gives_the_same_numbers(finished, tmp_path):
+    assert main([*STUDY, "--out", str(tmp_path / "again")]) == 0
+    one, two = ((out / "becl" / "seed-0.csv").read_text() for out in (finished, tmp_path / "again"))
+    assert one == two
+    assert len(one.splitlines()) == 1 + 2  # 50 cycles in rows of 25.
 
 
-def test_another_configuration_is_refused(tmp_path, capsys):
-    out = tmp_path / "study"
-    assert main([*STUDY, "--out", str(out)]) == 0
+def test_another_configuration_is_refused(study, capsys):
+    out = study
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
-    capsys.readouterr()
     assert main([*STUDY, "--out", str(out), "--temperature", "0.1"]) == 2
     error = capsys.readouterr().err
     assert "another configuration" in error
@@ -132,19 +141,17 @@ def test_no_permission_is_said(tmp_path, capsys, monkeypatch):
     assert "Permission denied" in error
 
 
-def test_ctrl_c_keeps_what_is_finished(tmp_path):
-    finished = tmp_path / "finished"
-    assert main([*STUDY, "--out", str(finished)]) == 0
-    out = tmp_path / "study"
+def test_ctrl_c_keeps_what_is_finished(study, tmp_path):
+    out = tmp_path / "stopped"
     command = [sys.executable, "-m", "becl", *STUDY[:-2], "--workers", "2", "--cycles", "100000", "--out", str(out)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 600
     while not (out / "config.json").exists() and time.monotonic() < deadline:
         time.sleep(0.2)
     time.sleep(3)
-    (seed,) = (finished / "becl").glob("seed-*.json")
+    (seed,) = (study / "becl").glob("seed-*.json")
     seed.write_text(json.dumps(json.loads(seed.read_text()) | {"cycles": 100_000}))
-    shutil.copytree(finished / "becl", out / "becl", dirs_exist_ok=True)  # As if this one had just been finished.
+    shutil.copytree(study / "becl", out / "becl", dirs_exist_ok=True)  # As if this one had just been finished.
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=600)
     assert process.returncode == 130

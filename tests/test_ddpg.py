@@ -200,9 +200,10 @@ def test_seeds_trained_together_are_what_they_are_alone(skills):
     batch = transitions(skills=skills)
 
     def run(key):
-        state = SMALL.init(key, ENV, skills)
-        for i in range(3):
-            state, _ = SMALL.update(state, batch, jax.random.fold_in(key, i))
+        def update(state, number):
+            return SMALL.update(state, batch, jax.random.fold_in(key, number))[0], None
+
+        state, _ = jax.lax.scan(update, SMALL.init(key, ENV, skills), jnp.arange(3))
         return state.actor.out.weight
 
     keys = jax.random.split(jax.random.key(3), 3)

@@ -65,8 +65,19 @@ def reason_to_skip(objective, check) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("check", testing.checks, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("objective", every_objective())
+NOT_COMPILED = ("becl", "diayn", "proto")
+"""Of these the quick tests run every operation by itself; others they run alone, together and in a scan, compiled."""
+
+
+def every_check() -> Iterator[Any]:
+    for check in testing.checks:
+        for objective in every_objective():
+            slow = check is testing.jit_and_scan_change_nothing and objective.id not in NOT_COMPILED
+            name = f"{objective.id}-{check.__name__}"
+            yield pytest.param(*objective.values, check, id=name, marks=[pytest.mark.slow] if slow else [])
+
+
+@pytest.mark.parametrize(("objective", "check"), [*every_check()])
 def test_every_objective(objective, check):
     if reason := reason_to_skip(objective, check):
         pytest.skip(reason)

@@ -51,9 +51,10 @@ def test_cycles_in_two_parts_equal_one():
 def test_seeds_together_equal_seeds_alone_for_a_cycle():
     run = tiny("becl")
     keys = jax.random.split(jax.random.key(0), 2)
-    together, _ = jax.jit(jax.vmap(lambda key: run.update(run.init(key))))(keys)
+    cycle = jax.jit(lambda key: run.update(run.init(key)))
+    together, _ = jax.jit(jax.vmap(cycle))(keys)
     for index in range(2):
-        alone, _ = jax.jit(lambda key: run.update(run.init(key)))(keys[index])
+        alone, _ = cycle(keys[index])
         for a, b in zip(leaves(alone.learner), leaves(together.learner), strict=True):
             np.testing.assert_allclose(a, b[index], rtol=1e-3, atol=1e-4)
 
