@@ -69,11 +69,11 @@ def test_an_unknown_name_is_one_line():
 
 
 def test_rates_that_sweeps_reckon_with_are_those_under_results():
-    """`becl-mean-paper` was `becl` when they were measured."""
+    """`becl` is the released formula on robots."""
     for row in json.loads((resources.files("becl") / "data" / "rates.json").read_text()):
         source = row["source"].partition(",")[0]
         if source.endswith(".md"):
-            method = "becl-mean-paper" if row["method"] == "becl" else row["method"]
+            method = "becl-released" if row["method"] == "becl" else row["method"]
             expected = speed.rates(row["env"])[method, row["together"]].steps
         else:
             expected = round(read_json(ROOT / source / "result.json")["steps_per_second"])
