@@ -26,7 +26,7 @@ from becl.sweeps import run as sweeps
 
 HUGE = "9" * 30
 LONG = "x" * 300  # No file may have such a name.
-NUMBERS = ["", "x", "1.5", "nan", "inf", "1e3", "-1", "0", HUGE, "1\n2"]
+NUMBERS = ["", "x", "1.5", "nan", "inf", "1e-3", "1e3x", "-1", "0", HUGE, "1\n2"]
 FRACTIONS = ["", "x", "1,5", "nan", "inf", "-inf", "1e999", "-1", "0"]
 WORDS = ["", "nonsense", "../walker", "becl becl", "x\ny", LONG]
 SEEDS = ["", "x", "0", "-1", "1.5", "1:2:3", "5:3", ":", ",", "1,x", "0,0", "-1,", "1,-1", HUGE, f"0:{HUGE}",

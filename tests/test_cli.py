@@ -239,6 +239,12 @@ def test_seeds():
         assert parse_seeds(seeds_text(seeds)) == seeds
 
 
+@pytest.mark.parametrize(("text", "number"), [("2e6", 2_000_000), ("1.5e3", 1500), ("1_000", 1000), ("3.0", 3)])
+def test_whole_numbers_may_be_written_as_calculators_do(text, number):
+    found = override(make_run("becl", "square_a", 10), "episodes", text).episodes
+    assert (found, type(found)) == (number, int)
+
+
 TYPED = [
     ("learner.entropy_weight", 1, 1.0),
     ("learner.network.hidden", [32, 32], (32, 32)),

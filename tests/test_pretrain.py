@@ -404,6 +404,7 @@ BAD = [
     (["square_a", "--set", "learner.hiden=1"], "unknown option of DDPG 'hiden'", "'hidden'"),
     (["square_a", "--set", "nonsense"], "nonsense", "OPTION=VALUE"),
     (["square_a", "--set", "batch=many"], "batch=many", "expected a whole number"),
+    (["square_a", "--set", "batch=16", "--set", "batch=32"], "batch=16 and batch=32", "one value"),
     (["square_a", "--set", "learner=3"], "'learner' is a group", "learner.hidden"),
     (["square_a", "--skills", "1"], "--skills 1", "at least 2"),
     (["square_a", "--method", "rnd", "--skills", "4"], "--skills 4", "rnd has no skills"),

@@ -137,12 +137,23 @@ def parse(path: str, value: Any, hint: Any) -> Any:
     if text is None and not fits(value, hint):
         raise UserError(f"{path}={to_text(value)}: expected {KINDS.get(hint, hint)}")
     try:
-        number = hint(value)
+        number = whole(value) if hint is int and text is not None else hint(value)
     except (TypeError, ValueError):
         raise UserError(f"{path}={text}: expected {KINDS.get(hint, hint)}") from None
     if hint is int and abs(number) >= 2**31:
         raise UserError(f"{path}={to_text(value)}: must be below 2^31")
     return number
+
+
+def whole(text: str) -> int:
+    """A whole number from text, which may be written as 2e6."""
+    try:
+        return int(text)
+    except ValueError:
+        number = float(text)
+        if not number.is_integer():
+            raise
+        return int(number)
 
 
 def is_of(value: Any, hint: Any) -> bool:

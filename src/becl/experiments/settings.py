@@ -30,10 +30,19 @@ Given = Mapping[str, Any] | Sequence[str | Setting]
 
 
 def settings_of(given: Given, example: str) -> Iterator[Setting]:
-    """Settings one by one; `example` is shown where a text is not `PATH=VALUE`."""
+    """Settings one by one, each option once; `example` is shown where a text is not `PATH=VALUE`."""
     if isinstance(given, Mapping):
         yield from (Setting(path, value) for path, value in given.items())
         return
+    seen: dict[str, Setting] = {}
+    for setting in _read(given, example):
+        if setting.path in seen:
+            raise UserError(f"--set: {seen[setting.path]} and {setting}, but an option has one value")
+        seen[setting.path] = setting
+        yield setting
+
+
+def _read(given: Sequence[str | Setting], example: str) -> Iterator[Setting]:
     for one in given:
         if isinstance(one, Setting):
             yield one
