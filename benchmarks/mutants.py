@@ -64,7 +64,7 @@ MUTANTS = (
     Mutant("replay: rows overwritten", "row = state.written % state.steps.last.shape[0]",
            "row = jnp.minimum(state.written, state.steps.last.shape[0] - 1)", "test_replay.py"),
     Mutant("loop: skill interval", "number % self.skill_interval == 0", "number % self.skill_interval == 1",
-           "test_offpolicy.py", "skill or schedule or interval"),
+           "test_offpolicy.py", "stored"),
     Mutant("loop: fits per update", "for number, fit_key in enumerate(fit_keys):",
            "for number, fit_key in enumerate(fit_keys[:1]):", "test_offpolicy.py", "fits"),
     Mutant("DDPG: target update rate", "rate * new + (1 - rate) * old", "rate * old + (1 - rate) * new",
