@@ -55,9 +55,10 @@ def put_whole(self: LRUCache, key: str, value: bytes) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _compiled_once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[None]:
-    """Programs are kept in a folder of this test session, for all its processes."""
+    """Programs are kept in one folder for all processes: of this test session, or what BECL_TEST_PROGRAMS names."""
     base = tmp_path_factory.getbasetemp()
-    folder = (base if worker_id == "master" else base.parent) / "programs"
+    own = (base if worker_id == "master" else base.parent) / "programs"
+    folder = Path(os.environ.get("BECL_TEST_PROGRAMS", own))
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
