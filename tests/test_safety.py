@@ -346,6 +346,12 @@ class TestCode:
         assert main(["sweep", str(file), "--out", str(tmp_path / "out"), "--dry-run", "--trust"]) == 0
         assert ran.exists()
 
+    def test_what_is_our_own_needs_no_trust(self):
+        """So that a sweep's options are the same whatever was trained in this process before."""
+        trust_file.trust("walker", "square_a", "py:arms:make")
+        assert trust_file.is_trusted("py:arms:make")
+        assert not trust_file.is_trusted("walker")
+
     def test_a_sweep_file_cannot_trust_itself(self, tmp_path, capsys):
         file = tmp_path / "sweep.toml"
         file.write_text('[pretrain]\ndomains = ["walker"]\n[finetune]\ntrust = true\n')

@@ -13,8 +13,8 @@ _TRUSTED: set[str] = set()
 
 
 def trust(*names: str) -> None:
-    """Agrees that the code behind these environments is run in this process."""
-    _TRUSTED.update(names)
+    """Agrees that the code behind these environments is run in this process; our own (`walker`) have no prefix."""
+    _TRUSTED.update(name for name in names if ":" in name)
 
 
 def is_trusted(name: str) -> bool:
