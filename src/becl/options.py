@@ -339,7 +339,7 @@ class ReportOptions:
 
     runs: Annotated[tuple[Path, ...], Positional]
     """Folders of `becl finetune`, or folders that contain some. Folders of `becl pretrain` add measurements of
-    their skills."""
+    their skills, those of `becl maze` their tables and figures."""
     out: Path = Path("report")
     """Folder for the page, figures and tables."""
     resamples: int = 50_000
@@ -389,10 +389,11 @@ class ExportOptions:
 
 @dataclass(frozen=True)
 class PlotOptions:
-    """Draw learning curves of pretraining runs: intrinsic reward, states visited and the task's reward."""
+    """Draw learning curves and say what they show: rewards and states visited of pretraining, returns of finetuning,
+    rewards and entropies of a maze study."""
 
     runs: Annotated[tuple[Path, ...], Positional]
-    """Folders of `becl pretrain`, finished or not."""
+    """Folders of `becl pretrain`, finished or not, or of `becl finetune`, or one of `becl maze`."""
     out: Path | None = None
     """Figure to write, as PNG and SVG (default: curves.png in the first folder)."""
 
