@@ -122,7 +122,7 @@ def test_competence_methods_reward_skills_that_can_be_told_apart(name):
     ],
 )
 def test_chance_levels_are_the_shares_of_a_positive_that_is_like_any_other(method, skills, batch, level):
-    objective = METHODS[method].objective
+    objective: Any = METHODS[method].objective
     if skills is not None:
         objective = dataclasses.replace(objective, skills=OneHot(skills))
     assert chance_reward(objective, batch) == (None if level is None else pytest.approx(level, abs=1e-12))

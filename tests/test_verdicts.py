@@ -1,12 +1,21 @@
 """Sentences about what was learned: that they say it where it is so, and only there."""
 
+import dataclasses
 import math
+import shlex
+from typing import Any
 
 import numpy as np
 import pytest
 
-from becl.experiments.verdicts import task_verdicts
+from becl.commands.parse import parse_options
+from becl.experiments.evaluation import Evaluation, Request, verdict_lines
+from becl.experiments.finetuning import make_finetuning
+from becl.experiments.pretraining import Pretraining, make_pretraining
+from becl.experiments.verdicts import finetuning_lines, next_step, pretraining_lines, task_verdicts
+from becl.invocation import COMMAND
 from becl.measure.verdicts import Level, judge_accuracy, judge_returns, judge_reward, level, tenth
+from becl.options import EvaluateOptions, FinetuneOptions, PretrainOptions
 
 STEPS = np.arange(1, 101) * 1000.0
 
@@ -119,3 +128,79 @@ def test_tasks_that_were_evaluated_once_have_no_verdict():
     rows = rows_of(("run", 0, 0, 1.0), ("run", 0, 50, 7.0), ("run", 0, 100, 5.0), ("walk", 0, 0, 1.0))
     (one,) = task_verdicts(["run", "walk", "flip"], rows)
     assert one.sentence.startswith("run: return 1.00 before training, 5.00 after it")
+
+
+# --- What to type next ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def short() -> Pretraining:
+    return make_pretraining(PretrainOptions("walker", "becl-paper", (0, 1), 20_000, hidden=8, skills=4))
+
+
+def options_of(line: str, kind: type) -> Any:
+    """What the command in a line asks for, by the command line's own rules."""
+    words = shlex.split(line[line.index("becl ") :])
+    return parse_options(kind, words[1], words[2:])
+
+
+def test_a_run_that_learned_nothing_is_told_how_to_train_longer(short, tmp_path):
+    token = COMMAND.set("becl pretrain walker --steps 2e4 --hidden 8 --out='a run' --method becl-paper")
+    try:
+        line = next_step(short, tmp_path / "a run", False)
+    finally:
+        COMMAND.reset(token)
+    asked = options_of(line, PretrainOptions)
+    assert (asked.env, asked.method, asked.steps, asked.hidden) == ("walker", "becl-paper", 2_000_000, 8)
+    assert asked.out == tmp_path / "a run-longer"
+    assert next_step(short, tmp_path, False) == "train longer (default: 2,000,000 steps)"  # From Python.
+    (tmp_path / "checkpoint").mkdir()
+    assert next_step(short, tmp_path, False).endswith(f"steps): becl resume {tmp_path} --steps 2000000")
+
+
+def test_a_run_that_learned_or_was_long_is_looked_at(short, tmp_path):
+    long = dataclasses.replace(short, steps=2_000_000)
+    assert f"becl gallery {tmp_path}" in next_step(short, tmp_path, True)
+    assert options_of(next_step(long, tmp_path, False), EvaluateOptions).run == tmp_path
+    assert options_of(next_step(short, tmp_path, None), EvaluateOptions).run == tmp_path
+    foreign = dataclasses.replace(short, env="gym:Pendulum-v1")
+    assert "gallery" not in next_step(foreign, tmp_path, True)
+
+
+def test_the_last_lines_of_a_pretraining(short, tmp_path):
+    rows = [f"{step},{seed},0.14" for step in range(1000, 20_001, 1000) for seed in (0, 1)]
+    (tmp_path / "metrics.csv").write_text("\n".join(["step,seed,reward", *rows]) + "\n")
+    sentence, following = pretraining_lines(short, tmp_path)
+    assert "not above chance (0.143)" in sentence  # 1/7 with four skills.
+    assert following.startswith("train longer")
+    (tmp_path / "metrics.csv").unlink()
+    assert pretraining_lines(short, tmp_path) == []
+
+
+def test_a_finetuning_names_what_to_compare_it_with(short, tmp_path):
+    tuned = make_finetuning(FinetuneOptions(run=tmp_path, task=("walker_run",), seeds=(0, 1)), short)
+    rows = rows_of(("walker_run", 0, 0, 1.0), ("walker_run", 1, 0, 1.0))
+    rows += rows_of(("walker_run", 0, 9, 5.0), ("walker_run", 1, 9, 5.5))
+    sentence, following = finetuning_lines(tuned, rows, tmp_path)
+    assert "walker_run: return 1.00 before training, 5.25 after it: it rose by" in sentence
+    asked = options_of(following, FinetuneOptions)
+    assert (asked.scratch, tuple(asked.task), asked.steps, tuple(asked.seeds)) == (
+        True,
+        ("walker_run",),
+        100_000,
+        (0, 1),
+    )
+    scratch = make_finetuning(FinetuneOptions(scratch=True, task=("walker_run",)))
+    assert "becl finetune RUN" in finetuning_lines(scratch, rows, tmp_path)[-1]
+
+
+def test_an_evaluation_that_cannot_say_says_so(short, tmp_path):
+    measured = Evaluation([], [], [{"seed": 0, "knn_accuracy": 0.9}, {"seed": 1, "knn_accuracy": 0.8}])
+    request = Request(short, tmp_path, 9, [0, 1], [], np.eye(4, dtype=np.float32), [0, 1, 2, 3], 10, tmp_path)
+    sentence, following = verdict_lines(request, measured)
+    assert sentence.startswith("skills can be told apart: accuracy 0.850 ± 0.050, 3.4 times that of guessing (0.25)")
+    assert "gallery" in following
+    assert verdict_lines(request._replace(episodes=1), measured) == [
+        "one episode a skill cannot say whether skills can be told apart: --episodes 10"
+    ]
+    assert verdict_lines(request._replace(names=[""]), measured) == [f"next: becl finetune {tmp_path}"]

@@ -28,10 +28,10 @@ def watch_compiling(bar: Progress) -> Iterator[None]:
     """Tells a bar of what this thread compiles; others compile while the work goes on."""
     thread = threading.get_ident()
 
-    def hear(event: str, seconds: float, **about: Any) -> None:
+    def hear(event: str, duration_secs: float, **kwargs: Any) -> None:
         if threading.get_ident() != thread or event not in (TRACED, LOWERED, COMPILED):
             return
-        bar.leave_out(seconds)
+        bar.leave_out(duration_secs)
         if event == LOWERED:  # Compiling follows, which takes longest.
             bar.begin_compiling()
         elif event == COMPILED:

@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -120,7 +121,8 @@ def strip(
         figure.text(middle / width, (0.9 * font + below) / height, time, ha="center", color=MUTED, **style)
     for line, caption in enumerate(captions):
         middle = below - (line + 0.4) * 1.2 * font
-        figure.text(1 - font / 2 / width, middle / height, caption, ha="right", color=MUTED, **style)
+        fitting: dict[str, Any] = style | {"size": 0.72 * min(font, width / (0.62 * len(caption) + 1))}
+        figure.text(1 - font / 2 / width, middle / height, caption, ha="right", color=MUTED, **fitting)
     canvas.draw()
     sheet = np.asarray(canvas.buffer_rgba())[..., :3].copy()
     for row, pictures in enumerate(rows):
