@@ -33,6 +33,7 @@ from becl.experiments.finetuning import make_finetuning
 from becl.experiments.maze_study import make_study
 from becl.experiments.memory import memory
 from becl.experiments.pretraining import make_pretraining
+from becl.invocation import to_install
 from becl.options import OPTIONS, FinetuneOptions, PretrainOptions
 from becl.runs.lock import locked
 from becl.runs.result import identity
@@ -245,7 +246,7 @@ def test_a_mistake_on_the_command_line_is_one_line(capsys: pytest.CaptureFixture
         monkeypatch.setattr(sweep_ray, "installed", lambda: True)
         assert what in refused(capsys, *words)
     monkeypatch.setattr(sweep_ray, "installed", lambda: False)
-    assert "Ray is not installed; pip install 'becl[ray]'" in refused(capsys, "s.toml", "--ray-address", nobody)
+    assert f"Ray is not installed; {to_install('ray')}" in refused(capsys, "s.toml", "--ray-address", nobody)
 
 
 # --- The plan ---------------------------------------------------------------------------------------------------------
@@ -1032,7 +1033,7 @@ def test_a_sweep_trains_and_goes_on_and_equals_its_commands(monkeypatch: pytest.
     monkeypatch.setattr(sweep_ray, "installed", lambda: False)
     assert main(["sweep", write(REAL)]) == 0
     said = capsys.readouterr().out.splitlines()
-    assert said[0].startswith("Ray is not installed: jobs run one after another in this process. pip install 'becl[r")
+    assert said[0].startswith("Ray is not installed: jobs run one after another in this process. pip install")
     assert said[-2:] == ["3 of 3 jobs done, 0 failed · runs/sweep-s/", "runs/sweep-s/report/index.html"]
     assert "becl pretrain walker" in (OUT / "jobs/pretrain-walker-diayn/log.txt").read_text()
     check_disk()
