@@ -106,7 +106,9 @@ def requirements() -> dict[str, Any]:
         asked = [Requirement(text) for text in requires("becl") or []]
     except (ImportError, PackageNotFoundError):
         return {}
-    return {one.name: one for one in asked if one.marker is None or one.marker.evaluate({"extra": ""})}
+    return {
+        one.name.replace("-", "_"): one for one in asked if one.marker is None or one.marker.evaluate({"extra": ""})
+    }
 
 
 def check_extras() -> list[Line]:
