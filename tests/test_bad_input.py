@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import re
 import types
 import typing
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 
 from becl.commands import filmstrip, finetune, gallery, maze, pretrain, report, theory, trajectories, video
 from becl.commands.cli import HELP, main
+from becl.errors import UserError
 from becl.experiments import evaluation, finetuner, pretrainer
 from becl.experiments.maze_study import make_run
 from becl.experiments.pretraining import make_pretraining, seed_keys
@@ -22,6 +24,7 @@ from becl.objectives import METHODS
 from becl.options import OPTIONS, PretrainOptions
 from becl.options.fields import options_of
 from becl.runs.folder import open_folder
+from becl.specs import override
 from becl.sweeps import run as sweeps
 
 HUGE = "9" * 30
@@ -257,6 +260,16 @@ def test_a_bad_setting_is_one_line_and_nothing_written(method, setting, tmp_path
     monkeypatch.chdir(tmp_path)
     said = refused(["pretrain", "square_a", "--method", method, "--set", setting], tmp_path, capsys)
     assert setting.partition("=")[0].split(".")[-1] in said
+
+
+def test_the_setting_offered_for_a_slip_is_one():
+    run = make_pretraining(PretrainOptions("square_a", "becl")).run
+    paths = [path for path, _ in leaves(run)]
+    for path in paths:
+        with pytest.raises(UserError) as caught:
+            override(run, path[:-1] + "qq", "1")
+        offered = re.search(r"did you mean '([^']+)'", str(caught.value))
+        assert offered is None or any(f"{one}.".startswith(f"{offered[1]}.") for one in paths), str(caught.value)
 
 
 def maze_settings() -> Iterator[str]:
