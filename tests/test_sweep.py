@@ -146,7 +146,7 @@ BAD = {
     "key of second block": (TWO + "hiden = 8 #!\n", "'hiden': did you mean 'hidden'?"),
     "key after settings": (HEAD + 'set = [\n  "steps=3",\n]\nstep = 3 #!\n', "'step': did you mean 'steps'?"),
     "key of settings": (HEAD + "[pretrain.set]\nbatch = 9\nbacth = 9 #!\n", "'bacth': did you mean 'batch'?"),
-    "deep key of settings": (HEAD + "[pretrain.set]\nreplay.capacty = 9 #!\n", "did you mean 'capacity'?"),
+    "deep key of settings": (HEAD + "[pretrain.set]\nreplay.capacty = 9 #!\n", "did you mean 'replay.capacity'?"),
     "settings of second block": (TWO + "[pretrain.set]\nbacth = 9 #!\n", "'bacth': did you mean 'batch'?"),
     "word of settings": (HEAD + 'set = [\n  "batch=16",\n  "bacth=16", #!\n]\n', "did you mean 'batch'?"),
     "settings that are none": (HEAD + "set = 5 #!\n", "expected a list"),
@@ -181,7 +181,7 @@ BAD = {
     "task of no domain": (TUNED + 'tasks = ["quadruped_run"] #!\n', "walker has none of quadruped_run; its own: walk"),
     "one task of no domain": (TUNED + 'tasks = ["walker_run", "jaco_reach_top_left"] #!\n', "jaco_reach_top_left"),
     "all tasks and one": (TUNED + 'tasks = ["all", "walker_run"] #!\n', "all, or some by name"),
-    "skill": (TUNED + 'skill = "fixd:3" #!\n', "did you mean 'fixed:K'?"),
+    "skill": (TUNED + 'skill = "fixd:3" #!\n', "did you mean 'fixed:3'?"),
     "finetuned method": (TUNED + 'methods = ["diayn"] #!\n', "unknown pretrained method 'diayn': allowed: becl"),
     "finetuned domain": (TUNED + 'domains = ["walkr"] #!\n', "pretrained domain 'walkr': did you mean 'walker'?"),
     "nothing fits": (
