@@ -33,6 +33,7 @@ from becl.experiments.transfer import load_learners, prepared
 from becl.export import files, write
 from becl.export.files import FORMATS, load_policy
 from becl.export.policy import numpy_policy
+from becl.invocation import to_install
 from becl.learning.ddpg import Actor
 from becl.learning.programs import programs
 from becl.measure.skills import skills_of
@@ -526,9 +527,7 @@ class TestRefused:
         """One line that says what to type; the other formats go without."""
         monkeypatch.setitem(sys.modules, "onnx", None)
         out = tmp_path / "new" / "a.onnx"
-        assert (
-            refused(becl, "--skill", 0, "--out", out) == f"--out {out}: onnx is not installed; pip install -e '.[onnx]'"
-        )
+        assert refused(becl, "--skill", 0, "--out", out) == f"--out {out}: onnx is not installed; {to_install('onnx')}"
         assert main(["export", str(becl), "--skill", "0", "--out", str(out)]) == 2
         assert list(tmp_path.iterdir()) == []
         assert export(becl, "--skill", 0, "--out", tmp_path / "a.npz") == 0
