@@ -1,7 +1,8 @@
-"""How this program was called: its version and the command line."""
+"""How this program was called and installed: the command line, its version, and what installs more of it."""
 
 from contextvars import ContextVar
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
 
 COMMAND: ContextVar[str | None] = ContextVar("command", default=None)
 """The command line under way; None when called from Python."""
@@ -13,3 +14,21 @@ def own_version() -> str | None:
         return version("becl")
     except PackageNotFoundError:
         return None
+
+
+def checkout() -> Path | None:
+    """The folder of the repository, where becl runs from there."""
+    folder = Path(__file__).parents[2]
+    return folder if (folder / "pyproject.toml").is_file() else None
+
+
+def to_install(extra: str) -> str:
+    """The command that installs an extra; becl itself is on no package index, so pip would not find it by its name."""
+    if folder := checkout():
+        return f"pip install -e '{folder}[{extra}]'"
+    try:
+        asked = [text.partition(";") for text in requires("becl") or []]
+    except PackageNotFoundError:
+        asked = []
+    needed = [what.strip() for what, _, when in asked if f'extra == "{extra}"' in when.replace("'", '"')]
+    return "pip install " + (" ".join(f"'{what}'" for what in needed) or f"'.[{extra}]' in the repository")
