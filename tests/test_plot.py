@@ -12,6 +12,7 @@ from becl.experiments.maze_study import make_run
 from becl.experiments.pretraining import make_pretraining
 from becl.options import PretrainOptions
 from becl.runs.metrics import read_metrics, run_labels
+from becl.seeds import seeds_named
 from becl.specs import to_dict
 from becl.views.figures.curves import pretraining_curves
 
@@ -299,3 +300,16 @@ def test_kinds_are_not_mixed_and_what_is_missing_is_said(tmp_path, capsys):
     assert f"becl plot {tuned}" in capsys.readouterr().err
     assert main(["evaluate", str(study)]) == 2
     assert "but a maze study" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("seeds", "text"),
+    [
+        ((3,), "seed 3"),
+        ((0, 1), "seeds 0, 1"),
+        ((0, 1, 2, 9), "seeds 0 to 2, 9"),
+        ((4, 200, 201, 202), "seeds 4, 200 to 202"),
+    ],
+)
+def test_seeds_are_named_in_a_few_letters(seeds, text):
+    assert seeds_named(seeds) == text
