@@ -31,6 +31,7 @@ from becl.objectives.encoder import encode
 from becl.objectives.extrinsic import Extrinsic
 from becl.objectives.particles import RunningScale, init_scale, nearest_distances, particle_reward, update_scale
 from becl.objectives.proto import ProtoRL
+from becl.objectives.protocol import chance_reward
 from becl.objectives.smm import SMM
 from becl.options import PretrainOptions
 from becl.skills import OneHot
@@ -105,6 +106,46 @@ def test_competence_methods_reward_skills_that_can_be_told_apart(name):
     right = objective.reward(state, batch, jax.random.key(0))[1][:30]
     mislabelled = objective.reward(state, mixed, jax.random.key(0))[1][:30]
     assert right.mean() > mislabelled.mean()
+
+
+@pytest.mark.parametrize(
+    ("method", "skills", "batch", "level"),
+    [
+        ("becl-paper", 16, 1024, 1 / 31),
+        ("becl-paper", 4, 1024, 1 / 7),
+        ("becl", 16, 1024, 1 / 1023 + 1e-6),
+        ("becl-released", 16, 256, 1 / 255 + 1e-6),
+        ("diayn", 16, 1024, 0.0),
+        ("dads", 16, 1024, 0.0),
+        ("becl-paper", 16, 1000, None),  # Some groups would lack a skill.
+        *((name, None, 1024, None) for name in ("icm", "apt", "cic", "smm", "aps", "rnd", "proto", "ddpg")),
+    ],
+)
+def test_chance_levels_are_the_shares_of_a_positive_that_is_like_any_other(method, skills, batch, level):
+    objective: Any = METHODS[method].objective
+    if skills is not None:
+        objective = dataclasses.replace(objective, skills=OneHot(skills))
+    assert chance_reward(objective, batch) == (None if level is None else pytest.approx(level, abs=1e-12))
+
+
+@pytest.mark.parametrize("change", [{"positive": "nearest"}, {"ramp": 0.35}, {"hard_negatives": 1.0}])
+def test_formulas_whose_share_depends_on_more_have_no_chance_level(change):
+    assert chance_reward(BeCL(**change), 1024) is None
+
+
+@pytest.mark.parametrize(
+    ("objective", "least"),
+    [(BeCL(), 0.9), (BeCL(positive="random"), 0.9), (BeCL(positive="pair"), 0.98), (BeCLReleased(), 0.98)],
+)
+def test_untrained_features_of_states_that_do_not_know_their_skill_earn_chance(objective, least):
+    """Means over many batches: the positive is then one of many equals. Against the mean of many negatives it has a
+    little less, because its share is concave in its likeness."""
+    objective = dataclasses.replace(small(objective), network=Network((16, 16), "orthogonal"))
+    state, price = objective.init(jax.random.key(0), ENV), jax.jit(objective.reward)
+    rewards = [price(state, make_batch(number), jax.random.key(number))[1].mean() for number in range(60)]
+    level = chance_reward(objective, 120)
+    assert level is not None
+    assert least < np.mean(rewards) / level < 1.02
 
 
 # --- Rules that no field's name decides -------------------------------------------------------------------------------

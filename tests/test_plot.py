@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 
 from becl.commands.cli import main
+from becl.commands.plot import finetuned, pretrained, studied
+from becl.experiments.maze_study import make_run
+from becl.experiments.pretraining import make_pretraining
+from becl.options import PretrainOptions
 from becl.runs.metrics import read_metrics, run_labels
+from becl.seeds import seeds_named
+from becl.specs import to_dict
 from becl.views.figures.curves import pretraining_curves
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -58,11 +64,14 @@ def test_the_command_writes_a_figure(tmp_path, capsys):
     runs = [write_run(tmp_path / "one"), write_run(tmp_path / "two", "diayn", seeds=(3,), scale=2.0)]
     assert main(["plot", *map(str, runs)]) == 0
     assert main(["plot", str(runs[1]), "--out", str(tmp_path / "figures" / "both.svg")]) == 0
-    printed = [Path(line) for line in capsys.readouterr().out.split()]
-    assert printed[:2] == [runs[0] / "curves.png", runs[0] / "curves.svg"]
-    assert printed[2:] == [tmp_path / "figures" / "both.png", tmp_path / "figures" / "both.svg"]
-    assert printed[0].read_bytes().startswith(b"\x89PNG")
-    assert b"<svg" in printed[1].read_bytes()
+    printed = capsys.readouterr().out.splitlines()
+    files = [Path(line) for line in printed if ":" not in line]
+    assert files[:2] == [runs[0] / "curves.png", runs[0] / "curves.svg"]
+    assert files[2:] == [tmp_path / "figures" / "both.png", tmp_path / "figures" / "both.svg"]
+    assert files[0].read_bytes().startswith(b"\x89PNG")
+    assert b"<svg" in files[1].read_bytes()
+    verdicts = [line.partition(":")[0] for line in printed if ":" in line]
+    assert verdicts == ["becl", "diayn", "diayn"]
 
 
 def test_lines_are_the_seeds_and_their_mean(tmp_path):
@@ -142,8 +151,8 @@ HEADER = "step,seed,cells,return,extrinsic,reward\n"
     [
         ("config.json", None, "holds no run"),
         ("config.json", "{", "damaged"),
-        ("config.json", '{"command": "maze"}', "no pretraining run"),
-        ("config.json", "[]", "no pretraining run"),
+        ("config.json", '{"command": "maze"}', "no run that can be drawn"),
+        ("config.json", "[]", "no run that can be drawn"),
         ("metrics.csv", None, "has no metrics"),
         ("metrics.csv", "", "no rows yet"),
         ("metrics.csv", HEADER, "no rows yet"),
@@ -171,3 +180,136 @@ def test_no_runs_missing_ones_and_repeated_ones_are_refused(tmp_path, capsys):
         assert main(["plot", *args]) == 2
         assert capsys.readouterr().err.count("\n") == 1
     assert not (run / "curves.png").exists()
+
+
+# --- Chance, and other kinds of runs ----------------------------------------------------------------------------------
+
+
+def write_real(folder: Path, method: str, reward: float, steps: int = 20_000) -> Path:
+    """A run with a whole configuration whose reward stays where it is."""
+    options = PretrainOptions("walker", method, (0, 1), steps)
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(make_pretraining(options).config()))
+    rows = [
+        f"{step},{seed},{reward * (1 + 0.001 * (-1) ** (step // 1000 + seed)):.6g}"
+        for step in range(5000, steps + 1, 1000)
+        for seed in (0, 1)
+    ]
+    (folder / "metrics.csv").write_text("step,seed,reward\n" + "\n".join(rows) + "\n")
+    return folder
+
+
+def dotted(figure) -> list[float]:
+    lines = [line for axes in figure.axes for line in axes.lines if line.get_linestyle() == ":"]
+    return [float(np.asarray(line.get_ydata())[0]) for line in lines]
+
+
+def test_a_run_that_learned_nothing_is_drawn_at_its_chance_level_and_says_so(tmp_path, capsys):
+    run = write_real(tmp_path / "run", "becl-paper", 0.0319)
+    drawn = pretrained([run])
+    assert dotted(drawn.figure) == pytest.approx([1 / 31])
+    assert "dotted: chance" in drawn.figure.axes[0].get_xlabel()
+    assert main(["plot", str(run)]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("becl-paper: the reward was 0.0319")
+    assert "not above chance (0.0323)" in last
+
+
+def test_a_method_without_a_chance_level_has_no_line(tmp_path):
+    drawn = pretrained([write_real(tmp_path / "run", "icm", 0.7)])
+    assert dotted(drawn.figure) == []
+    assert "dotted" not in drawn.figure.axes[0].get_xlabel()
+    assert "no chance level" in drawn.lines[0]
+
+
+def write_finetuning(folder: Path, tasks=("walker_run", "walker_walk"), seeds=(3, 4), last=300.0) -> Path:
+    folder.mkdir()
+    config = {"command": "finetune", "env": "walker", "method": "becl", "tasks": list(tasks), "seeds": list(seeds)}
+    (folder / "config.json").write_text(json.dumps(config | {"skill": "random", "steps": 200}))
+    rows = [
+        f"{task},{seed},2,{step},{20 + seed + last * step / 200:g},4"
+        for step in (0, 100, 200)
+        for task in tasks
+        for seed in seeds
+    ]
+    (folder / "scores.csv").write_text("task,seed,skill,step,return,stderr\n" + "\n".join(rows) + "\n")
+    return folder
+
+
+def test_a_finetuned_run_is_drawn_by_its_evaluations(tmp_path, capsys):
+    run = write_finetuning(tmp_path / "run")
+    figure = finetuned([run]).figure
+    assert titles(figure) == ["Walker walk", "Walker run"]
+    np.testing.assert_allclose(np.asarray(figure.axes[0].lines[0].get_ydata()), [23.5, 173.5, 323.5])
+    np.testing.assert_allclose(np.asarray(figure.axes[0].lines[0].get_xdata()), [0, 0.1, 0.2])
+    assert main(["plot", str(run)]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[:2] == [str(run / "curves.png"), str(run / "curves.svg")]
+    assert printed[2] == "becl: walker_run: return 23.5 before training, 324 after it: it rose by 300"
+
+
+def write_study(folder: Path, labels=("becl-paper", "cic"), seeds=(5, 6)) -> Path:
+    folder.mkdir()
+    runs = {label: to_dict(make_run(label, "square_a", 10)) for label in labels}
+    config = {"study": "comparison", "cycles": 100, "mine_iterations": 0, "runs": runs}
+    (folder / "config.json").write_text(json.dumps(config))
+    for label in labels:
+        (folder / label).mkdir()
+        for seed in seeds:
+            rows = [f"{cycle},{0.6 + 0.01 * seed},{-cycle / 100}" for cycle in (25, 50, 75, 100)]
+            (folder / label / f"seed-{seed}.csv").write_text("cycle,reward,policy_entropy\n" + "\n".join(rows) + "\n")
+            (folder / label / f"seed-{seed}.json").write_text("{}")
+    return folder
+
+
+def test_a_maze_study_is_drawn_by_its_rewards_and_entropies(tmp_path):
+    study = write_study(tmp_path / "study")
+    (study / "cic" / "seed-7.csv").write_text("cycle,rew")  # Not finished: its JSON comes last.
+    drawn = studied([study])
+    shown = [axes for axes in drawn.figure.axes if axes.get_visible()]
+    assert [axes.get_title() for axes in shown] == ["BeCL-paper", "CIC", "", ""]
+    np.testing.assert_allclose(np.asarray(shown[0].lines[0].get_ydata()), [0.65] * 4)
+    np.testing.assert_allclose(np.asarray(shown[3].lines[0].get_ydata()), [-0.25, -0.5, -0.75, -1.0])
+    assert dotted(drawn.figure) == pytest.approx([1 / 19])
+    assert drawn.names == [f"{study} · seeds 5, 6"]
+    assert main(["plot", str(study)]) == 0
+    assert (study / "curves.png").exists()
+
+
+def test_kinds_are_not_mixed_and_what_is_missing_is_said(tmp_path, capsys):
+    run, tuned, study = (
+        write_run(tmp_path / "run"),
+        write_finetuning(tmp_path / "tuned"),
+        write_study(tmp_path / "maze"),
+    )
+    empty = write_study(tmp_path / "empty", seeds=())
+    (tmp_path / "none").mkdir()
+    (tmp_path / "none" / "config.json").write_text((tuned / "config.json").read_text())
+    for folders, said in (
+        ((run, tuned), "plot each kind by itself"),
+        ((study, empty), "one maze study at a time"),
+        ((empty,), "no finished seed yet"),
+        ((tmp_path / "none",), "scores.csv"),
+    ):
+        assert main(["plot", *map(str, folders)]) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert said in error
+        assert str(folders[-1]) in error or said.startswith("one")
+    assert main(["evaluate", str(tuned)]) == 2
+    assert f"becl plot {tuned}" in capsys.readouterr().err
+    assert main(["evaluate", str(study)]) == 2
+    assert "but a maze study" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("seeds", "text"),
+    [
+        ((3,), "seed 3"),
+        ((0, 1), "seeds 0, 1"),
+        ((0, 1, 2, 9), "seeds 0 to 2, 9"),
+        ((4, 200, 201, 202), "seeds 4, 200 to 202"),
+    ],
+)
+def test_seeds_are_named_in_a_few_letters(seeds, text):
+    assert seeds_named(seeds) == text

@@ -270,6 +270,11 @@ class Spaceless(DIAYN):
     skills: Any = Network()
 
 
+class Lucky(DIAYN):
+    def chance_reward(self, batch: int) -> Any:
+        return "half" if batch else None
+
+
 def clashing(name: str) -> Any:
     return dataclass(frozen=True)(type(name, (DIAYN,), {"__module__": __name__}))()
 
@@ -302,6 +307,7 @@ REFUSED = {
     "transfer": ("own", method(Own(), transfer="trunks"), "did you mean 'trunk'?"),
     "no choice": ("own", method(Own(), finetune_skill="none"), "unknown finetune_skill of method 'own' 'none'"),
     "no skills": ("own", method(Extrinsic()), "unknown finetune_skill of method 'own' 'random': allowed: none"),
+    "chance": ("own", method(Lucky()), "chance_reward(batch) must give a number"),
     "maze": ("own", method(Own(), maze=MazeStudy(clashing("Adam"))), "a class Adam already, in becl.nn.adam"),
 }
 

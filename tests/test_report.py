@@ -466,6 +466,55 @@ def test_pretrained_skills_are_shown_without_any_finetuning(tmp_path: Path) -> N
     assert {path.stem for path in (out / "figures").glob("*.png")} == {"zero-shot", "pretraining-walker"}
 
 
+def test_a_pretraining_is_judged_where_its_result_knows_a_chance_level(tmp_path: Path) -> None:
+    folder = write_pretraining(tmp_path / "a", "becl-paper")
+    said = "BeCL-paper: the reward was"
+    assert said not in (make(tmp_path / "one", folder) / "index.html").read_text()  # Of an earlier version.
+    (folder / "result.json").write_text(json.dumps({"command": "becl pretrain", "chance_reward": 1 / 31}))
+    page = (make(tmp_path / "other", folder) / "index.html").read_text()
+    assert said in page
+    assert "Dotted: the reward where nothing is learned" in page
+    assert "Guessing has an accuracy of 0.5 with 2 skills" in page
+    assert f"{folder}, seeds 0, 1" in page
+
+
+def write_study(folder: Path) -> Path:
+    folder.mkdir()
+    config = {"study": "comparison", "cycles": 50, "mine_iterations": 0, "runs": {"becl-paper": {}, "cic": {}}}
+    (folder / "config.json").write_text(json.dumps(config))
+    summary: dict[str, Any] = {"becl-paper": {"seeds": [3, 4], "accuracy": {"mean": 0.91, "std": 0.02}}}
+    summary["becl-paper"]["chance_reward"] = 1 / 19
+    (folder / "summary.json").write_text(json.dumps(summary))
+    (folder / "becl-paper").mkdir()
+    for seed in (3, 4):
+        rows = [f"{cycle},0.{seed},-1.5" for cycle in (25, 50)]
+        (folder / "becl-paper" / f"seed-{seed}.csv").write_text(
+            "\n".join(["cycle,reward,policy_entropy", *rows]) + "\n"
+        )
+        (folder / "becl-paper" / f"seed-{seed}.json").write_text("{}")
+    return folder
+
+
+def test_a_maze_study_is_a_section_of_its_own(tmp_path: Path) -> None:
+    out = make(tmp_path / "out", write_study(tmp_path / "study"))
+    page = (out / "index.html").read_text()
+    assert "Maze study: comparison" in page
+    assert "0.91 ± 0.02" in page
+    assert "seeds 3, 4" in page
+    assert "times chance (0.0526)" in page
+    assert {path.stem for path in (out / "figures").glob("*.png")} == {"maze-curves"}
+
+
+def test_a_damaged_maze_study_is_left_out(tmp_path: Path) -> None:
+    pretrained = write_pretraining(tmp_path / "a")
+    for number, text in enumerate(("{", "[]", "{}", '{"becl-paper": {"seeds": 3}}')):
+        study = write_study(tmp_path / str(number))
+        (study / "summary.json").write_text(text)
+        found = collect([pretrained, study])
+        assert not found.studies
+        assert [one.what for one in found.left_out] == [str(study)]
+
+
 def test_seeds_without_a_map_are_counted_in_the_caption(tmp_path: Path) -> None:
     folder = write_pretraining(tmp_path / "a")
     rows = [f"{seed},0,walker_run,1,1" for seed in range(10)]
@@ -511,7 +560,7 @@ GOOD = "task,seed,skill,step,return,stderr\nwalker_run,0,,0,1,1\nwalker_run,0,,1
     [
         ("config.json", "{", "config.json is damaged"),
         ("config.json", "[]", "config.json is damaged"),
-        ("config.json", '{"command": "dance"}', "holds neither a finetuning nor a pretraining run"),
+        ("config.json", '{"command": "dance"}', "holds no pretraining or finetuning run and no maze study"),
         ("config.json", '{"command": "finetune"}', "config.json is damaged: env is None"),
         ("config.json", '{"command": "pretrain"}', "config.json is damaged: env is None"),
         ("config.json", b"\xff\xfe", "config.json is damaged"),

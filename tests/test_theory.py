@@ -13,6 +13,7 @@ from scipy.stats import norm
 
 from becl.commands.theory import run
 from becl.measure.theory import bound, checks, information, limit
+from becl.measure.theory.statements import statements
 from becl.options import TheoryOptions
 
 
@@ -270,4 +271,39 @@ def test_the_command_writes_the_figures(tmp_path, capsys):
     assert run(TheoryOptions(tmp_path)) == 0
     assert len(list(tmp_path.glob("theory-*.png"))) == 3
     assert len(list(tmp_path.glob("theory-*.svg"))) == 3
-    assert "10: 0.371" in capsys.readouterr().out
+    printed, said = capsys.readouterr()
+    assert "10: 0.371" in printed
+    verdicts = [line for line in printed.splitlines() if " holds: " in line or " does NOT hold: " in line]
+    assert ["holds:" in line for line in verdicts] == [True, False, True, False, True, True, False, True]
+    assert printed.splitlines()[-1] == str(tmp_path / "theory-decomposition.png")
+    assert "6 of 7 checks" in said
+
+
+def made_up(over: float = 0.0, slope: float = -1.0, reached: float = -1.0, gap: float = 0.0) -> checks.Findings:
+    """Findings in which nothing but what is asked for is wrong."""
+    sizes, half = np.array([2, 4]), np.array([0.5, 0.9])
+    terms = [information.Decomposition(1.0, 1.0 + gap, 0.0, gap)]
+    estimates = [bound.ConfusedEstimates(1.0 + over, 0.9, 0.8)]
+    return checks.Findings(
+        {"10 skills": checks.BoundCheck(1.0, sizes, half + over, half)},
+        checks.SkillCheck(np.array([0.5]), estimates, np.array([0.1]), estimates, terms),
+        [checks.RateCheck(3, 2.8, sizes, half, half, slope, -0.5)],
+        checks.LimitCheck(sizes, np.array([0.0, reached]), half, -1.0, -7.0, -1.2),
+        np.array([0.0]),
+        terms,
+    )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "broken"),
+    [
+        ({}, []),
+        ({"over": 0.2}, ["Theorem 1, negatives from p(s),", "Theorem 1 as printed, negatives from other skills,"]),
+        ({"slope": -0.5}, ["Theorem 2, distance to the limit as 1/(N - 1),"]),
+        ({"reached": -0.5}, ["Theorem 2 with log C subtracted"]),
+        ({"gap": 0.3}, ["Eq. 4 as printed"]),
+    ],
+)
+def test_each_statement_is_judged_by_its_own_numbers(wrong, broken):
+    found = [one.name for one in statements(made_up(**wrong)) if not one.holds]
+    assert set(found) == {*broken, "Theorem 2 as printed, log C added,"}

@@ -112,6 +112,10 @@ class TestPictures:
         assert smaller(np.repeat(checks, 3, axis=2), 2)[..., 0].tolist() == [[50, 50], [50, 50]]
 
 
+LINE = 11
+"""Height of a line that says which run and seed a strip is of."""
+
+
 class TestFilmstrip:
     def test_has_a_row_a_skill(self, walker, tmp_path):  # noqa: F811
         out = tmp_path / "strip.png"
@@ -120,7 +124,7 @@ class TestFilmstrip:
         picture = Image.open(out)
         assert picture.format == "PNG"
         gap = 2
-        assert picture.height == 2 * (48 + gap) + 2 * 9
+        assert picture.height == 2 * (48 + gap) + 2 * 9 + LINE
         assert picture.width > 3 * (48 + gap)
 
     def test_has_a_row_a_run(self, square, tmp_path, capsys):  # noqa: F811
@@ -128,15 +132,15 @@ class TestFilmstrip:
         out = tmp_path / "strip"
         assert main(["filmstrip", str(square), str(other), "--out", str(out), "--frames", "2", "--size", "40"]) == 0
         assert capsys.readouterr().out.splitlines()[-1] == f"{out}.png"
-        assert Image.open(f"{out}.png").height == 2 * (40 + 2) + 2 * 9
+        assert Image.open(f"{out}.png").height == 2 * (40 + 2) + 2 * 9 + 2 * LINE
 
     def test_has_a_row_a_finetuned_task(self, tuned, walker, tmp_path):  # noqa: F811
         out = tmp_path / "strip.png"
         words = ["--out", str(out), "--frames", "2", "--size", "40", *SHORT]
         assert main(["filmstrip", str(tuned), *words]) == 0
-        assert Image.open(out).height == 2 * (40 + 2) + 2 * 9
+        assert Image.open(out).height == 2 * (40 + 2) + 2 * 9 + LINE
         assert main(["filmstrip", str(walker), str(tuned), *words]) == 0
-        assert Image.open(out).height == 3 * (40 + 2) + 2 * 9
+        assert Image.open(out).height == 3 * (40 + 2) + 2 * 9 + 2 * LINE
 
     def test_of_several_runs_shows_the_skill_that_moves_most(self):
         poses = np.zeros((3, 5, 2))

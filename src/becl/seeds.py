@@ -49,6 +49,18 @@ def checked(seeds: range | tuple[int, ...], given: object) -> tuple[int, ...]:
     return tuple(seeds)
 
 
+def seeds_named(seeds: Sequence[int]) -> str:
+    """Seeds as a caption has them: seed 3; seeds 0, 1; seeds 0 to 7, 9."""
+    stretches: list[list[int]] = []
+    for seed in seeds:
+        if stretches and seed == stretches[-1][-1] + 1:
+            stretches[-1].append(seed)
+        else:
+            stretches.append([seed])
+    parts = [f"{one[0]} to {one[-1]}" if len(one) > 2 else ", ".join(map(str, one)) for one in stretches]
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(parts)}"
+
+
 def seeds_text(seeds: Sequence[int]) -> str:
     """The shortest text that `parse_seeds` reads as these seeds."""
     if len(seeds) > 1 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):

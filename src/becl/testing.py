@@ -30,6 +30,7 @@ from becl.errors import UserError
 from becl.nn.adam import with_optimizers, without_optimizers
 from becl.nn.networks import Network, with_hidden
 from becl.objectives import Batch, Metrics, Objective, kinds_of
+from becl.objectives.protocol import chance_reward
 from becl.objectives.registry import check_frozen, check_json
 from becl.runs.arrays import load_arrays, named_arrays, save_arrays
 from becl.skills import OneHot
@@ -37,6 +38,8 @@ from becl.specs import from_dict, to_dict
 
 ENV = EnvSpec(obs_dim=3, action_dim=2, episode_length=10)
 STEPS = 60  # Of fit and reward, in most checks.
+FITTED = 5 * STEPS  # Until nothing more is to be learned of states that are all alike.
+CLOSE = 0.05  # Part of a chance level, or of 1 where that is 0.
 SKILLS = 4
 SIZES = {"feature_dim": 5, "code_dim": 5, "prototypes": 8, "queue": 40, "episode_length": 10}
 """Options that are made small where an objective has them."""
@@ -271,6 +274,20 @@ def snapshots_can_be_read_again(objective: Any) -> None:
         np.testing.assert_array_equal(kept[name], array, err_msg=name)
 
 
+def states_that_say_nothing_earn_the_chance_level(objective: Any) -> None:
+    """Where the objective has `chance_reward`: once it is fitted to states that are all alike."""
+    objective = small(objective)
+    state, batch = start(objective, jax.random.key(0)), degenerate(batch_for(objective))["one state"]
+    level = chance_reward(objective, len(batch.progress))
+    if level is None:
+        return
+    for number in range(FITTED // STEPS):
+        state, (reward, _) = run(objective, state, batch, jax.random.key(number))
+    earned = float(reward[-1].mean())  # type: ignore[reportPossiblyUnbound]
+    close = CLOSE * (abs(level) or 1)
+    assert abs(earned - level) <= close, f"chance_reward is {level:.4g}, but such states earn {earned:.4g}"
+
+
 checks: tuple[Callable[[Any], None], ...] = (
     options_survive_json,
     rewards_are_finite_and_one_a_row,
@@ -284,6 +301,7 @@ checks: tuple[Callable[[Any], None], ...] = (
     whitening_networks_keep_their_structure,
     no_array_stands_twice_in_a_state,
     snapshots_can_be_read_again,
+    states_that_say_nothing_earn_the_chance_level,
 )
 """For `pytest.mark.parametrize`."""
 

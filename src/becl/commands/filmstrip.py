@@ -3,7 +3,7 @@
 from becl.errors import UserError
 from becl.options import FilmstripOptions
 from becl.runs.folder import check_writable, trust_folder
-from becl.views.filmstrip import looks_of, picture_path, rows_of, save_picture, strip
+from becl.views.filmstrip import captions_of, looks_of, picture_path, rows_of, save_picture, strip
 from becl.views.rendering import choose_renderer
 from becl.views.video import check_picture, drawn_by
 
@@ -20,6 +20,7 @@ def run(options: FilmstripOptions) -> int:
     choice = choose_renderer(options.renderer)
     print(drawn_by(choice, looks[0].env), flush=True)
     rows = rows_of(looks, choice, options)
-    save_picture(strip([label for label, _, _ in rows], [pictures for _, pictures, _ in rows], rows[0][2]), out)
+    labels, pictures, times = zip(*rows, strict=True)
+    save_picture(strip(labels, pictures, times[0], captions_of(looks)), out)
     print(out)
     return 0

@@ -73,7 +73,7 @@ def _run_study(study: Study, out: Path, workers: int | None, demo: bool) -> int:
         interrupted = True
     summary = write_summary(study, out)
     if summary:
-        print_table(summary)
+        print_table(summary, study)
         for path in draw(study, out, demo):
             print(path)
     for failure in failures:

@@ -14,7 +14,7 @@ from becl.runs.folder import check_writable
 def run(options: ReportOptions) -> int:
     check(options)
     found = collect(options.runs, plugin_defaults())
-    if not found.configurations and not found.pretrainings:
+    if not found.configurations and not found.pretrainings and not found.studies:
         first, *others = found.left_out
         more = f" (and {len(others)} more)" if others else ""
         raise UserError(f"nothing to report: {first.what}: {first.why}{more}")

@@ -25,10 +25,12 @@ from becl.experiments.settings import check_seeds
 from becl.experiments.snapshots import load_snapshot, snapshot_path
 from becl.invocation import own_version
 from becl.measure.skills import STARTS, per_skill, rollout, sets_of, skills_of, summary, tasks_of, zero_shot
+from becl.measure.verdicts import judge_accuracy
 from becl.options import EvaluateOptions
+from becl.runs.compiling import progress
 from becl.runs.folder import check_place, kept_snapshots, six_digits, to_csv, trust_folder, write_text
 from becl.runs.log import readable
-from becl.runs.progress import counted, progress
+from becl.runs.progress import counted
 from becl.seeds import seeds_text
 from becl.skills import SkillSpace
 from becl.terminal import console, table
@@ -255,11 +257,29 @@ def show(request: Request, measured: Evaluation) -> None:
     if measured.zero_shot:
         columns = ("seed", "task", "best skill", "its return", "mean", "worst")
         console().print(table("return of single skills, without training", columns, best_rows(measured.zero_shot)))
+    count = len(request.names)
     hidden = {"diverged"} if not any(row.get("diverged") for row in measured.skills) else set()
     columns = [name for name in HEADINGS if name in measured.skills[0] and name not in hidden]
     rows = [[_cell(row[name]) for name in columns] for row in measured.skills]
-    console().print(table("all skills together", [HEADINGS[name] for name in columns], rows))
+    title = "all skills together" + (f"; guessing has an accuracy of {1 / count:.2g}" if count > 1 else "")
+    console().print(table(title, [HEADINGS[name] for name in columns], rows))
     print(f"tables of every skill: {request.out}/*-{request.snapshot}.csv")
+    print(*verdict_lines(request, measured), sep="\n")
+
+
+def verdict_lines(request: Request, measured: Evaluation) -> list[str]:
+    """Whether skills can be told apart, and what to do next; nothing where there are no two."""
+    count, folder = len(request.names), shlex.quote(str(request.folder))
+    if count == 1:
+        return [f"next: becl finetune {folder}"]
+    if request.episodes == 1:
+        return ["one episode a skill cannot say whether skills can be told apart: --episodes 10"]
+    accuracy = np.array([float(row["knn_accuracy"]) for row in measured.skills])
+    verdict = judge_accuracy(accuracy, count, request.episodes)
+    if verdict.learned:
+        note = "networks that were never trained may be above chance too: docs/evaluation.md has some"
+        return [f"{verdict.sentence} ({note})", f"look at them: becl gallery {folder}"]
+    return [verdict.sentence, f"did the run learn anything? becl plot {folder}"]
 
 
 def best_rows(zero_shot: list[Row]) -> list[tuple[Any, ...]]:

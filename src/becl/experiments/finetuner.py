@@ -13,9 +13,10 @@ from becl.experiments.finetuning import Finetuning, lane_keys
 from becl.experiments.judge import Judge
 from becl.experiments.lanes import MakeEnvironments, environments_of
 from becl.experiments.policies import save_policies
-from becl.experiments.scores import Scores, final_scores, print_scores
+from becl.experiments.scores import Scores, final_scores, print_scores, read_scores
 from becl.experiments.snapshots import smaller_steps
 from becl.experiments.transfer import load_learners, prepared
+from becl.experiments.verdicts import finetuning_lines
 from becl.learning.controller import Controller, Stretches
 from becl.learning.offpolicy import RunState
 from becl.learning.protocols import Restorable
@@ -174,6 +175,7 @@ def run_finetuning(
         print_scores(finetuning, out)
         speed = f"{result['steps_per_second']:,.0f} steps/s, {clock(result['seconds'])}"
         print(f"{speed} · scores.csv and policies in {out}/")
+        print(*finetuning_lines(finetuning, read_scores(out), out), sep="\n")
 
     heading = f"{finetuning.method} on {', '.join(finetuning.tasks)} · {runs} · {out}/\nmemory: {needs}"
     return run_command(out, heading, max(steps * lanes, 1), train, show, raises)

@@ -141,6 +141,9 @@ def summarize(results: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, A
 def write_summary(study: Study, out: Path) -> dict[str, dict[str, Any]]:
     results = finished(study, out)
     summary = summarize(results)
+    for label in summary:
+        if (chance := study.chance(label)) is not None:
+            summary[label]["chance_reward"] = chance
     if results:
         names = list(dict.fromkeys(name for rows in results.values() for row in rows for name in row))
         rows = [{name: row.get(name, "") for name in names} for rows in results.values() for row in rows]

@@ -40,6 +40,7 @@ from becl.learning.ppo import PPO
 from becl.nn.adam import Adam
 from becl.nn.networks import Network, options_of
 from becl.objectives import METHODS, MazeStudy, kinds_of
+from becl.objectives.protocol import chance_reward
 from becl.objectives.registry import STUDIED
 from becl.options import MazeOptions
 from becl.runs.folder import read_config, write_text
@@ -73,14 +74,19 @@ class Study:
     cycles: int
     mine_iterations: int = 0
 
+    def chance(self, label: str) -> float | None:
+        """A run's reward where states say nothing about skills, for methods that know it."""
+        run = self.runs[label]
+        return chance_reward(run.objective, run.episodes * run.env.episode_length)
+
     def config(self) -> dict[str, Any]:
         """What must agree for two commands to share a folder. Seeds may be added later, so they are not part."""
         config: dict[str, Any] = {"study": self.kind, "cycles": self.cycles, "mine_iterations": self.mine_iterations}
         return config | {"runs": {label: to_dict(run) for label, run in self.runs.items()}}
 
 
-def load_study(out: Path) -> Study:
-    """The study that a folder holds, with all seeds that were ever asked for."""
+def load_study(out: Path, seeds: tuple[int, ...] | None = None) -> Study:
+    """The study that a folder holds, with all seeds that were ever asked for where none are given."""
     config = read_config(out)
     parts = (OnPolicy, PPO, maze.Maze, Network, Adam, OneHot)
     specs = (one for method in METHODS.values() for one in (method.objective, method.maze and method.maze.objective))
@@ -90,7 +96,8 @@ def load_study(out: Path) -> Study:
         runs = {label: from_dict(run, classes) for label, run in config["runs"].items()}
         if other := [label for label in runs if not is_label(label)]:
             raise UserError(f"{out / 'config.json'} is damaged: {other[0]!r} is no name of a run")
-        seeds = tuple(int(seed) for seed in json.loads(read_text(out / "seeds.json")))
+        if seeds is None:
+            seeds = tuple(int(seed) for seed in json.loads(read_text(out / "seeds.json")))
         return Study(config["study"], runs, seeds, config["cycles"], config["mine_iterations"])
     except OSError as error:
         raise UserError(f"{out}: seeds.json: {error.strerror}") from None

@@ -12,6 +12,7 @@ from becl.experiments.environments import make_envs
 from becl.experiments.pretraining import Pretraining, seed_keys
 from becl.experiments.snapshots import failure, save_snapshots
 from becl.experiments.trial import time_loop
+from becl.experiments.verdicts import pretraining_lines
 from becl.learning.offpolicy import RunState
 from becl.learning.protocols import Restorable
 from becl.measure.coverage import Coverage, grid_of
@@ -36,7 +37,7 @@ class Pretrainer:
         self.labels: list[dict[str, Any]] = [{"seed": seed} for seed in pretraining.seeds]
         self.steps, self.log_every = pretraining.steps, pretraining.log_every
         self.coverage = None if is_external(pretraining.env) else Coverage(grid_of(pretraining.env), len(self.labels))
-        self.result: dict[str, Any] = {}
+        self.result: dict[str, Any] = {} if pretraining.chance is None else {"chance_reward": pretraining.chance}
         self._due = pretraining.snapshots[:-1]
         """Snapshots to come but for the last, which is of the end."""
 
@@ -123,6 +124,7 @@ def run_pretraining(
     def show(result: dict[str, Any]) -> None:
         speed = f"{result['steps_per_second']:,.0f} steps/s, {clock(result['seconds'])}"
         print(f"{speed} · metrics.csv and snapshots in {out}/")
+        print(*pretraining_lines(pretraining, out), sep="\n")
 
     return run_command(
         out,

@@ -30,6 +30,7 @@ from becl.nn.networks import Network, hidden_widths, with_hidden
 from becl.nn.precision import Precision
 from becl.objectives import METHODS, kinds_of
 from becl.objectives.extrinsic import Extrinsic
+from becl.objectives.protocol import chance_reward
 from becl.options import PretrainOptions
 from becl.plugins import without_plugins
 from becl.runs.folder import read_pretraining
@@ -65,6 +66,11 @@ class Pretraining:
     def snapshots(self) -> list[int]:
         """Steps after which the networks are kept, the last ones too."""
         return [*(step for step in SNAPSHOTS if step < self.steps), self.steps]
+
+    @property
+    def chance(self) -> float | None:
+        """The reward where states say nothing about skills, for methods that know it."""
+        return chance_reward(self.run.objective, self.run.batch)
 
     def config(self) -> dict[str, Any]:
         """What must agree for two commands to share a folder."""

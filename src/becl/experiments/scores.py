@@ -98,10 +98,15 @@ def final_scores(
     return [row | {"episodes": finetuning.final_episodes} for row in rows]
 
 
+def read_scores(out: Path, name: str = "scores.csv") -> list[dict[str, str]]:
+    """Rows of the evaluations on the way; of the last one with `final.csv`."""
+    with open(out / name, opener=plain) as file:
+        return list(csv.DictReader(file))
+
+
 def print_scores(finetuning: Finetuning, out: Path) -> None:
     """The final scores: mean and standard error over seeds and skills."""
-    with open(out / "final.csv", opener=plain) as file:
-        rows = list(csv.DictReader(file))
+    rows = read_scores(out, "final.csv")
     lines = []
     for task in finetuning.tasks:
         found = np.array([float(row["return"]) for row in rows if row["task"] == task])

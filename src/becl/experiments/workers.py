@@ -13,6 +13,7 @@ import pickle
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,8 @@ from becl.cores import available_cores
 from becl.errors import brief
 from becl.experiments.maze_study import Study, unfinished
 from becl.experiments.maze_trainer import train_seeds
-from becl.runs.progress import Progress, progress
+from becl.runs.compiling import progress
+from becl.runs.progress import Progress
 
 ONE_THREAD = {
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
@@ -80,6 +82,8 @@ class _Worker:
     job: tuple[str, int] | None = None
     label: str | None = None
     alive: bool = True
+    compiling_since: float | None = None
+    """When it got a job that it has to compile; until it has reported its first cycles."""
 
 
 def _execute_processes(study, jobs, out, cores, workers, bar) -> list[str]:
@@ -104,7 +108,7 @@ def _execute_processes(study, jobs, out, cores, workers, bar) -> list[str]:
         while any(worker.job for worker in team):
             for pipe in multiprocessing.connection.wait([worker.pipe for worker in team if worker.job], timeout=1.0):
                 worker = next(worker for worker in team if worker.pipe is pipe)
-                failures += _hear(worker, bar)
+                failures += _hear(worker, team, bar)
                 if worker.job is None:
                     _give(worker, waiting, team, bar)
             bar.tick()
@@ -118,7 +122,18 @@ def _execute_processes(study, jobs, out, cores, workers, bar) -> list[str]:
     return failures
 
 
-def _hear(worker: _Worker, bar: Progress) -> list[str]:
+def _count(worker: _Worker, team: list[_Worker], cycles: int, bar: Progress) -> None:
+    """Cycles that a worker has done. The first of a program are compiled: neither they nor its share of the team's time
+    count in the rate."""
+    if worker.compiling_since is not None:
+        bar.leave_out_share(time.monotonic() - worker.compiling_since, len(team))
+        bar.resume(cycles)
+        cycles, worker.compiling_since = 0, None
+    bar.advance(cycles)
+    bar.compiling = any(other.compiling_since is not None for other in team)
+
+
+def _hear(worker: _Worker, team: list[_Worker], bar: Progress) -> list[str]:
     """Takes one message of a worker; a closed pipe means the process died."""
     assert worker.job is not None
     label, seed = worker.job
@@ -126,14 +141,14 @@ def _hear(worker: _Worker, bar: Progress) -> list[str]:
         kind, value = worker.pipe.recv()
     except (EOFError, OSError):
         worker.process.join(5)
-        worker.job, worker.alive = None, False
+        worker.job, worker.alive, worker.compiling_since = None, False, None
         bar.end(label, seed)
         code = worker.process.exitcode
         return [f"{label} seed {seed}: its process ended with exit code {code} (out of memory, or what it says above)"]
     if kind == "cycles":
-        bar.advance(value)
+        _count(worker, team, value, bar)
         return []
-    worker.job = None
+    worker.job = worker.compiling_since = None
     bar.end(label, seed)
     return [] if kind == "done" else [f"{label} seed {seed}: {value}"]
 
@@ -150,6 +165,9 @@ def _give(worker: _Worker, waiting: list[tuple[str, int]], team: list[_Worker], 
         worker.alive = False
         return
     waiting.remove(job)
+    if worker.label != job[0]:
+        worker.compiling_since = time.monotonic()
+        bar.compiling = True
     worker.job, worker.label = job, job[0]
     bar.begin(*job)
 

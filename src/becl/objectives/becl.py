@@ -90,6 +90,20 @@ class BeCL:
         reward = intrinsic_reward(chosen.scores, mass[:, None])
         return jnp.sum(chosen.weights * loss, -1), jnp.sum(chosen.weights * reward, -1)
 
+    def chance_reward(self, batch: int) -> float | None:
+        """Eq. 10 of equal similarities: 1/(2m−1) for the paper's 2(m−1) negatives.
+
+        A positive that is like any negative has this share; where states differ, about 1 % less of 16 skills, because
+        the share is concave in its likeness. The most similar state has more, however little was learned, and weights
+        for hard negatives or for time change the share too.
+        """
+        skills = self.skills.dim
+        uneven = self.positive == "pair" and batch % (2 * skills)  # Some groups would lack a skill.
+        if self.positive == "nearest" or self.hard_negatives or self.ramp or uneven:
+            return None
+        negatives = 2 * (skills - 1) if self.denominator == "paper" else batch * (skills - 1) / skills
+        return 1 / (1 + negatives)
+
     def weight(self, pairs: Pairs) -> Float[Array, " anchors"]:
         """How much each negative of the batch counts: together as much as the paper's 2(m−1), or one each."""
         number = jnp.maximum(pairs.negative.sum(1), 1)

@@ -73,6 +73,11 @@ class BeCLReleased:
         ratio = share(chosen, scores, pairs.other)
         return -jnp.sum(chosen.weights * jnp.log(ratio), 1), jnp.sum(chosen.weights * ratio, 1)
 
+    def chance_reward(self, batch: int) -> float | None:
+        """q of a positive that is like any other state of the batch, which all compete. The most similar one has more,
+        however little was learned."""
+        return None if self.positive == "nearest" or self.ramp or batch < 2 else 1 / (batch - 1) + CONSTANT
+
 
 def share(
     chosen: Positives, scores: Float[Array, "anchors batch"], other: Bool[Array, "anchors batch"]

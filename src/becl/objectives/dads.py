@@ -81,6 +81,11 @@ class DADS:
         own = jnp.sum(scores * batch.skill, -1)
         return state, own - jax.nn.logsumexp(scores, -1) + jnp.log(self.skills.dim)
 
+    def chance_reward(self, batch: int) -> float:
+        """Where all skills predict the same next state."""
+        del batch
+        return 0.0
+
 
 def gaussian_log_likelihood(x: Float[Array, "*#b d"], mean: Float[Array, "*#b d"], stddev: float) -> Float[Array, "*b"]:
     """log N(x; mean, stddev²) without its constant, which cancels in the reward."""

@@ -52,6 +52,11 @@ class DIAYN:
         logits = state.classifier(batch.next_obs)
         return state, skill_log_likelihood(logits, batch.skill) + jnp.log(self.skills.dim)
 
+    def chance_reward(self, batch: int) -> float:
+        """Where q(z|s') is p(z), whatever the state."""
+        del batch
+        return 0.0
+
 
 def skill_log_likelihood(
     logits: Float[Array, "batch skills"], skill: Float[Array, "batch skills"]

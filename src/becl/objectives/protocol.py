@@ -43,3 +43,18 @@ class Objective(Protocol):
     def reward(self, state: Any, batch: Batch, key: PRNGKeyArray) -> tuple[Any, Float[Array, " batch"]]:
         """Prices a batch; may update running statistics."""
         ...
+
+
+@runtime_checkable
+class KnowsChance(Protocol):
+    """What an objective may add: which reward says that nothing was learned."""
+
+    def chance_reward(self, batch: int) -> float | None:
+        """The mean reward of a batch of this size where states say nothing about the skill; None where no number can
+        be given."""
+        ...
+
+
+def chance_reward(objective: Any, batch: int) -> float | None:
+    """The chance level of an objective's reward, where it has one."""
+    return objective.chance_reward(batch) if isinstance(objective, KnowsChance) else None

@@ -6,6 +6,7 @@ command line, the documentation's table and the tests of `tests/test_objectives.
 
 import dataclasses
 import json
+import math
 import re
 import sys
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ from becl.objectives.disagreement import Disagreement
 from becl.objectives.extrinsic import Extrinsic
 from becl.objectives.icm import ICM
 from becl.objectives.proto import ProtoRL
-from becl.objectives.protocol import Objective
+from becl.objectives.protocol import Objective, chance_reward
 from becl.objectives.rnd import RND
 from becl.objectives.smm import SMM
 from becl.plugins import ORIGINS, WORD, Origin
@@ -281,10 +282,22 @@ def check_objective(what: str, objective: Any) -> None:
         raise UserError(f"{what}: {type(space).__name__} is no skill space: it needs dim, sample and spread")
     if not isinstance(space, NoSkill) and "dim" not in {field.name for field in dataclasses.fields(space)}:  # type: ignore
         raise UserError(f"{what}: {type(space).__name__} needs an option dim, which --skills sets")
+    check_chance(what, objective)
     for part in kinds_of(objective):
         if other := other_class(part):
             raise UserError(f"{what}: there is a class {part.__name__} already, in {other}; rename yours")
     check_json(what, objective)
+
+
+def check_chance(what: str, objective: Any) -> None:
+    """Refuses a chance level that is no number."""
+    try:
+        level = chance_reward(objective, 1024)
+        sound = level is None or math.isfinite(level)
+    except Exception:  # Whatever somebody's function raises.
+        sound = False
+    if not sound:
+        raise UserError(f"{what}: chance_reward(batch) must give a number, or None where there is none")
 
 
 def check_frozen(what: str, spec: Any) -> None:

@@ -196,7 +196,7 @@ class ReportOptions:
 
     runs: Annotated[tuple[Run, ...], Positional]
     """Folders of `becl finetune`, or folders that contain some. Folders of `becl pretrain` add measurements of
-    their skills."""
+    their skills, those of `becl maze` their tables and figures."""
     out: Folder = Path("report")
     """Folder for the page, figures and tables."""
     resamples: int = 50_000
@@ -207,7 +207,8 @@ class ReportOptions:
 
 @dataclass(frozen=True)
 class PlotOptions:
-    """Draw learning curves of pretraining runs: intrinsic reward, states visited and the task's reward.
+    """Draw learning curves and say what they show: rewards and states visited of pretraining, returns of finetuning,
+    rewards and entropies of a maze study.
 
     Examples:
         becl plot runs/pretrain-walker-becl
@@ -216,7 +217,7 @@ class PlotOptions:
     """
 
     runs: Annotated[tuple[Run, ...], Positional]
-    """Folders of `becl pretrain`, finished or not."""
+    """Folders of `becl pretrain`, finished or not, or of `becl finetune`, or one of `becl maze`."""
     out: File | None = None
     """Figure to write, as PNG and SVG (default: curves.png in the first folder)."""
 

@@ -18,6 +18,7 @@ from becl.reports.sections.pretrained import (
 from becl.reports.sections.published import published_section
 from becl.reports.sections.section import Section
 from becl.reports.sections.skills import skill_section
+from becl.reports.sections.studies import study_sections
 from becl.reports.sections.tasks import task_section
 from becl.views.figures.colors import method_styles
 
@@ -46,6 +47,7 @@ def build(found: Found, resamples: int) -> list[Section]:
         sections.append(zero_shot_section(labelled))
         sections.append(gallery_section(labelled))
         sections.append(pretraining_section(labelled))
+    sections += study_sections(found.studies)
     if configurations:
         complete = bool(compared) and set(compared[0].tasks) == set(EXPERT)
         sections.append(published_section(configurations, overall if complete else {}))

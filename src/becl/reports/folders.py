@@ -19,7 +19,7 @@ from jaxtyping import Float
 from becl.errors import UserError
 from becl.reports.names import domain_of, listed
 from becl.runs.inside import read_text
-from becl.runs.metrics import read_metrics
+from becl.runs.metrics import read_metrics, read_study
 
 Json = dict[str, Any]
 
@@ -111,6 +111,19 @@ class PretrainingFolder(NamedTuple):
     """In the order of snapshots."""
     skills: dict[int, list[dict[str, str]]]
     """Rows about a snapshot's skills, one a seed."""
+    chance: float | None = None
+    """The reward that says nothing was learned, in runs whose result has it."""
+
+
+class StudyFolder(NamedTuple):
+    """A folder of `becl maze`."""
+
+    path: Path
+    kind: str
+    summary: Json
+    """By run: its seeds, and mean and standard deviation of each number."""
+    curves: dict[str, Json]
+    """By run: `seed`, `cycle`, and columns [seeds, points]."""
 
 
 def find_folders(places: Sequence[Path]) -> tuple[list[Path], list[LeftOut]]:
@@ -294,8 +307,10 @@ def read_pretraining(path: Path, config: Json) -> tuple[PretrainingFolder, list[
     check_config(config, env=str, method=str)
     left_out = []
     metrics, zero_shot, skills = None, [], {}
+    chance = None
     try:
-        command = command_of(read_json(path / "result.json"))
+        result = read_json(path / "result.json")
+        command, chance = command_of(result), result.get("chance_reward")
     except UserError:
         command = "not recorded (unfinished)"
     try:
@@ -312,7 +327,20 @@ def read_pretraining(path: Path, config: Json) -> tuple[PretrainingFolder, list[
         except UserError as error:
             left_out.append(LeftOut(str(file), str(error)))
     zero_shot.sort(key=lambda one: one.snapshot)
-    return PretrainingFolder(path, config, command, metrics, zero_shot, skills), left_out
+    chance = chance if isinstance(chance, float) else None
+    return PretrainingFolder(path, config, command, metrics, zero_shot, skills, chance), left_out
+
+
+def read_study_folder(path: Path, config: Json) -> StudyFolder:
+    """What a maze study has summed up of its finished seeds."""
+    runs = config["runs"]
+    if not isinstance(runs, dict):
+        raise UserError("config.json is damaged")
+    summary = read_json(path / "summary.json")
+    known = {label: row for label, row in summary.items() if label in runs and isinstance(row, dict)}
+    if not known or not all(isinstance(row.get("seeds"), list) for row in known.values()):
+        raise UserError("summary.json is damaged, or no seed is finished")
+    return StudyFolder(path, str(config["study"]), known, read_study(path, list(known)))
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:

@@ -70,6 +70,7 @@ def render(found: Found, sections: Sequence[Section], images: Mapping[str, str],
         "task": len(all_tasks(configurations)),
         "run": sum(len(seeds) for one in configurations for seeds in one.outcomes.values()),
         "pretraining folder": len(found.pretrainings),
+        "maze study folder": len(found.studies),
     }
     return environment.get_template("report.html").render(
         title=page_title(found),
@@ -94,6 +95,8 @@ def page_title(found: Found) -> str:
     names = list(dict.fromkeys(map(pretty_method, methods)))
     tasks = all_tasks(found.configurations)
     places = listed(list(dict.fromkeys([*map(domain_of, tasks), *(config["env"] for config in pretrained)])))
+    if found.studies and not methods:
+        return f"Maze study: {', '.join(listed(list(one.summary)) for one in found.studies)}"
     who = ", ".join(names) if len(names) <= 4 else f"{len(names)} methods"
     return f"{who} on {counted(len(tasks), 'task')} of {places}" if tasks else f"{who} on {places}"
 

@@ -16,11 +16,14 @@ from becl.reports.folders import (
     Json,
     LeftOut,
     PretrainingFolder,
+    StudyFolder,
     find_folders,
     read_finetuning,
     read_json,
     read_pretraining,
+    read_study_folder,
 )
+from becl.runs.folder import kind_of
 from becl.runs.inside import check_inside
 from becl.specs import upgraded
 
@@ -34,6 +37,7 @@ class Found(NamedTuple):
     pretrainings: list[PretrainingFolder]
     left_out: list[LeftOut]
     warnings: list[str]
+    studies: list[StudyFolder] = []  # noqa: RUF012
 
 
 def collect(places: Sequence[Path], plugins: Mapping[str, Json] = NO_PLUGINS) -> Found:
@@ -46,6 +50,7 @@ def collect(places: Sequence[Path], plugins: Mapping[str, Json] = NO_PLUGINS) ->
     folders: list[FinetuningFolder] = []
     pretrainings: list[PretrainingFolder] = []
     warnings: list[str] = []
+    studies: list[StudyFolder] = []
     for path in paths:
         try:
             config = upgraded(read_json(path / "config.json"))
@@ -61,14 +66,17 @@ def collect(places: Sequence[Path], plugins: Mapping[str, Json] = NO_PLUGINS) ->
             elif config.get("command") == "pretrain":
                 pretraining, missing = read_pretraining(path, config)
                 pretrainings.append(pretraining)
+            elif kind_of(config) == "maze":
+                studies.append(read_study_folder(path, config))
+                missing = []
             else:
-                raise UserError("holds neither a finetuning nor a pretraining run")
+                raise UserError("holds no pretraining or finetuning run and no maze study")
         except UserError as error:
             missing = [LeftOut(str(path), str(error))]
         left_out += missing
     configurations = merge(folders, plugins)
     left_out += not_compared(configurations)
-    return Found(configurations, pretrainings, left_out, warnings + different_versions(folders))
+    return Found(configurations, pretrainings, left_out, warnings + different_versions(folders), studies)
 
 
 PROGRAMS = ("becl", "jax", "python")

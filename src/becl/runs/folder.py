@@ -88,8 +88,23 @@ def read_pretraining(folder: Path) -> dict[str, Any]:
     """The configuration of a pretraining run, as JSON values."""
     config = read_config(folder)
     if config.get("command") != "pretrain":
-        raise UserError(f"{folder} holds no pretraining run")
+        raise UserError(f"{folder} holds no pretraining run{ELSEWHERE.get(kind_of(config), '').format(folder)}")
     return config
+
+
+ELSEWHERE = {
+    "finetune": " but a finetuned one: its scores are in final.csv, and becl plot {0} and becl report {0} draw them",
+    "maze": " but a maze study: its numbers are in summary.csv, and becl plot {0} and becl report {0} draw them",
+}
+"""What is said of folders of another kind, and which commands are for them."""
+
+
+def kind_of(config: Mapping[str, Any]) -> str:
+    """The command that made a folder with this configuration; nothing where none did."""
+    if "study" in config and "runs" in config:
+        return "maze"
+    command = config.get("command")
+    return command if command in ("pretrain", "finetune") else ""
 
 
 def kept_snapshots(folder: Path, seed: int) -> list[int]:

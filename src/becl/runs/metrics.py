@@ -1,4 +1,4 @@
-"""What a pretraining run's folder tells of its training: its configuration, and the columns of metrics.csv."""
+"""What a folder tells of its training: configuration and metrics.csv of a pretraining, curves of a maze study."""
 
 import csv
 import sys
@@ -11,7 +11,7 @@ import numpy as np
 from becl.errors import UserError
 from becl.plugins import ORIGINS, missing_plugin
 from becl.runs.folder import read_pretraining
-from becl.runs.inside import read_text
+from becl.runs.inside import inside, read_text
 
 
 def read_run(folder: Path, known: Container[str] = ORIGINS) -> dict[str, Any]:
@@ -47,6 +47,38 @@ def read_metrics(folder: Path) -> dict[str, Any]:
     if "reward" not in columns:
         raise UserError(f"{path} is damaged: no column reward")
     return columns | {"step": np.array(steps, float)}
+
+
+def read_study(folder: Path, labels: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Learning curves of a maze study's finished seeds, by label: `seed` and `cycle`, the others [seeds, points]."""
+    studied = {}
+    for label in labels:
+        found = []
+        for path in inside(folder, label).glob("seed-*.csv"):
+            number = path.stem.removeprefix("seed-")
+            if number.isdecimal() and path.with_suffix(".json").exists():  # Which is written last.
+                found.append((int(number), path))
+        if found:
+            tables = [_read_seed(path) for _, path in sorted(found)]
+            if any(not np.array_equal(one["cycle"], tables[0]["cycle"]) for one in tables):
+                raise UserError(f"{folder / label} is damaged: its seeds have other cycles")
+            names = [name for name in tables[0] if name != "cycle" and all(name in one for one in tables)]
+            studied[label] = {name: np.stack([one[name] for one in tables]) for name in names}
+            studied[label] |= {"seed": [seed for seed, _ in sorted(found)], "cycle": tables[0]["cycle"].astype(int)}
+    if not studied:
+        raise UserError(f"{folder} has no finished seed yet")
+    return studied
+
+
+def _read_seed(path: Path) -> dict[str, np.ndarray]:
+    try:
+        rows = list(csv.DictReader(read_text(path).splitlines(), restval="?"))
+        columns = {name: np.array([float(row[name]) for row in rows]) for name in rows[0]}
+    except (OSError, IndexError, KeyError, TypeError, ValueError):
+        raise UserError(f"{path} is damaged") from None
+    if not {"cycle", "reward"} <= columns.keys():
+        raise UserError(f"{path} is damaged: no columns cycle and reward")
+    return columns
 
 
 def run_labels(folders: Sequence[Path], configs: Sequence[dict[str, Any]]) -> list[str]:

@@ -41,12 +41,23 @@ class Progress:
         self.note = ""
         """Shown after the time left."""
         self.running: list[str] = []
+        self.compiling = False
+        """Whether programs are being compiled now."""
         self.began = self.last = time.monotonic()
+        self._left_out: list[tuple[float, float]] = []
+        """When programs were compiled, from and to; none of these overlap."""
+        self._shares = 0.0
+        """Seconds in which others compiled, divided by how many there are."""
 
     def resume(self, done: int) -> None:
         """Counts what was done before, but not into the rate."""
         self.done += done
         self.before += done
+
+    def start(self) -> None:
+        """The work begins now: what came before, such as opening files and environments, is not in the rate."""
+        self.began = time.monotonic()
+        self._left_out.clear()
 
     def begin(self, label: str, seed: int) -> None:
         self.running.append(f"{label}/{seed}")
@@ -58,17 +69,53 @@ class Progress:
 
     def advance(self, amount: int, seeds: int = 1) -> None:
         self.done += amount * seeds
+        self.compiling = False
         self.tick()
+
+    def begin_compiling(self) -> None:
+        """Says so at once on a live line: it may take a minute, in which nothing else is said."""
+        self.compiling = True
+        self.say() if self.live else self.tick()
+
+    def end_compiling(self) -> None:
+        """Takes the word off a live line, which would else stay while the program runs."""
+        self.compiling = False
+        if self.live:
+            self.say()
+
+    def leave_out(self, seconds: float) -> None:
+        """Does not count the time until now in the rate: it was compiled. Some of it may be left out already, because
+        what is compiled has parts that were before."""
+        now = time.monotonic()
+        start = max(now - seconds, self.began)
+        while self._left_out and self._left_out[-1][0] >= start:
+            self._left_out.pop()
+        if self._left_out:
+            start = max(start, self._left_out[-1][1])
+        self._left_out.append((start, now))
+
+    def leave_out_share(self, seconds: float, workers: int) -> None:
+        """Does not count the time that one of several workers has compiled."""
+        self._shares += seconds / workers
 
     def tick(self) -> None:
         if time.monotonic() - self.last >= self.interval:
-            self.last = time.monotonic()
-            self.write(self.line())
+            self.say()
+
+    @property
+    def live(self) -> bool:
+        """Whether a line takes the place of the one before."""
+        return self.interval < 1
+
+    def say(self) -> None:
+        self.last = time.monotonic()
+        self.write(self.line())
 
     @property
     def rate(self) -> float:
-        """Since this process goes on with it."""
-        elapsed = time.monotonic() - self.began
+        """Since this process goes on with it, without the time in which it compiled."""
+        compiled = self._shares + sum(end - start for start, end in self._left_out)
+        elapsed = time.monotonic() - self.began - compiled
         return (self.done - self.before) / elapsed if elapsed > 0 else 0.0
 
     def line(self) -> str:
@@ -76,8 +123,10 @@ class Progress:
         left = max(self.total - self.done, 0) / rate if rate else float("inf")
         running = ", ".join(self.running[:4]) + (", …" if len(self.running) > 4 else "")
         done = f"{self.done:,} of {self.total:,} {self.unit} ({100 * self.done / self.total:.0f} %)"
-        parts = (done, f"{rate:.1f}/s" if rate < 100 else f"{rate:,.0f}/s", f"left {clock(left)}", self.note, running)
-        return " · ".join(part for part in parts if part)
+        speed = (f"{rate:.1f}/s" if rate < 100 else f"{rate:,.0f}/s", f"left {clock(left)}")
+        if self.compiling:
+            speed = (*speed, "compiling") if rate else ("compiling",)
+        return " · ".join(part for part in (done, *speed, self.note, running) if part)
 
 
 def counted(count: int, noun: str) -> str:

@@ -27,11 +27,12 @@ from becl.learning.training import Diverged, Loop, TrainingStep, train
 from becl.measure.coverage import Coverage
 from becl.runs.callbacks import Callback, listening
 from becl.runs.checkpoint import Checkpoints
+from becl.runs.compiling import progress
 from becl.runs.failures import explained
 from becl.runs.folder import write_text
 from becl.runs.lock import locked
 from becl.runs.log import Log
-from becl.runs.progress import Progress, interrupts, progress
+from becl.runs.progress import Progress, interrupts
 from becl.runs.provenance import provenance
 from becl.runs.recording import NotFinite, Recorder, Restored, fitting
 from becl.runs.result import identity, read_result
@@ -183,6 +184,7 @@ class Session:
     def _train(self) -> bool:
         experiment = self.experiment
         steps = experiment.steps // experiment.unit
+        self.bar.start()
         for now in train(experiment.run, self._environments, experiment.keys, steps, self._begin, self._loop):
             before = self.step
             self._advance(now)

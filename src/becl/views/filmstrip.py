@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -87,10 +88,18 @@ def liveliest(motion: Motion) -> int:
     return int(np.abs(np.diff(motion.poses, axis=1)).mean((1, 2)).argmax())
 
 
+def captions_of(looks: Sequence[Look | Tuned]) -> list[str]:
+    """Which runs and seeds a strip is of, a line each."""
+    return list(dict.fromkeys(look.caption for look in looks))
+
+
 def strip(
-    labels: Sequence[str], rows: Sequence[Sequence[np.ndarray]], times: Sequence[float]
-) -> np.ndarray:  # fmt: skip
-    """Rows of pictures with their names on the left and the time below, as one picture."""
+    labels: Sequence[str],
+    rows: Sequence[Sequence[np.ndarray]],
+    times: Sequence[float],
+    captions: Sequence[str] = (),
+) -> np.ndarray:
+    """Rows of pictures with their names on the left, the time below and what they are of under it, as one picture."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -98,7 +107,8 @@ def strip(
     font = max(9, size // 9)
     left = round(0.62 * font * max(len(line) for label in labels for line in label.split("\n"))) + font
     width = left + len(times) * (size + gap)
-    height = len(rows) * (size + gap) + 2 * font
+    below = round(1.2 * font) * len(captions)
+    height = len(rows) * (size + gap) + 2 * font + below
     figure = Figure(figsize=(width / 100, height / 100), dpi=100, facecolor="white")
     canvas = FigureCanvasAgg(figure)
     style = {"family": STYLE["font.family"], "size": 0.72 * font, "va": "center"}
@@ -107,7 +117,12 @@ def strip(
         figure.text((left - font / 2) / width, middle / height, label, ha="right", **style)
     for column, seconds in enumerate(times):
         middle = left + column * (size + gap) + size / 2
-        figure.text(middle / width, 0.9 * font / height, f"{seconds:.3g} s", ha="center", color=MUTED, **style)
+        time = f"{seconds:.3g} s"
+        figure.text(middle / width, (0.9 * font + below) / height, time, ha="center", color=MUTED, **style)
+    for line, caption in enumerate(captions):
+        middle = below - (line + 0.4) * 1.2 * font
+        fitting: dict[str, Any] = style | {"size": 0.72 * min(font, width / (0.62 * len(caption) + 1))}
+        figure.text(1 - font / 2 / width, middle / height, caption, ha="right", color=MUTED, **fitting)
     canvas.draw()
     sheet = np.asarray(canvas.buffer_rgba())[..., :3].copy()
     for row, pictures in enumerate(rows):

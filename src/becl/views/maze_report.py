@@ -49,11 +49,14 @@ def pretty(label: str) -> str:
     return re.sub(r"-(\d+)-skills$", r", \1 skills", label)
 
 
-def print_table(summary: dict[str, dict[str, Any]]) -> None:
+def print_table(summary: dict[str, dict[str, Any]], study: Study) -> None:
     """A row a run, mean ± standard deviation over seeds."""
     names = [name for name in COLUMNS if any(name in row for row in summary.values())]
     rows = [(label, len(row["seeds"]), *(_cell(row.get(name)) for name in names)) for label, row in summary.items()]
-    console().print(table("mean ± std over seeds", ("run", "seeds", *(COLUMNS[name] for name in names)), rows))
+    guessed = sorted({run.objective.skills.dim for run in study.runs.values()})
+    by_guessing = ", ".join(f"{1 / count:.2g} with {count} skills" for count in guessed)
+    title = f"mean ± std over seeds; guessing has an accuracy of {by_guessing}"
+    console().print(table(title, ("run", "seeds", *(COLUMNS[name] for name in names)), rows))
 
 
 def _cell(value: dict[str, float | None] | None) -> str:
@@ -128,7 +131,9 @@ def draw(study: Study, out: Path, demo: bool = False) -> list[Path]:
         curves = {label: _curves(out, label, rows) for label, rows in results.items()}
         cycles = next(iter(curves.values()))[0]
         figures["learning-curves"] = learning_curves(
-            {pretty(label): values for label, (_, values) in curves.items()}, cycles
+            {pretty(label): values for label, (_, values) in curves.items()},
+            cycles,
+            chances={pretty(label): study.chance(label) for label in curves},
         )
     if study.mine_iterations:
         figures["estimates"] = _estimates(study, out, results)
@@ -178,9 +183,9 @@ def _arrays(out: Path, row: dict[str, Any]) -> dict[str, np.ndarray]:
 
 def _panel(study: Study, out: Path, row: dict[str, Any], title: str | None = None) -> Any:
     run = study.runs[row["label"]]
-    subtitle = f"I(S;Z) {row['mutual_information']:.2f} · coverage {100 * row['coverage']:.0f} % · {row['far']:.0f} far"
+    numbers = f"I(S;Z) {row['mutual_information']:.2f} · coverage {100 * row['coverage']:.0f} % · {row['far']:.0f} far"
     heading = pretty(row["label"]) if title is None else title
-    return Panel(heading, subtitle, _arrays(out, row)["paths"], run.env.geometry)
+    return Panel(heading, f"seed {row['seed']} · {numbers}", _arrays(out, row)["paths"], run.env.geometry)
 
 
 def _typical(study: Study, out: Path, rows: list[dict[str, Any]], title: str | None = None) -> Any:

@@ -64,6 +64,11 @@ class Look(NamedTuple):
     def title(self) -> str:
         return f"{self.method} on {self.env}, seed {self.seed}, {self.snapshot:,} steps"
 
+    @property
+    def caption(self) -> str:
+        """Of a picture: which run and seed it is of."""
+        return f"{self.folder.resolve().name} · seed {self.seed} · {self.snapshot:,} steps"
+
 
 class Motion(NamedTuple):
     """One episode of every skill, at evenly spaced moments."""
@@ -115,6 +120,10 @@ class Tuned(NamedTuple):
         return (
             f"{self.method} on {self.lane.task}, seed {self.lane.seed}, finetuned for {self.finetuning.steps:,} steps"
         )
+
+    @property
+    def caption(self) -> str:
+        return f"{self.folder.resolve().name} · seed {self.lane.seed} · finetuned for {self.finetuning.steps:,} steps"
 
     @property
     def name(self) -> str:

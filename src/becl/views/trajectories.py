@@ -20,8 +20,9 @@ from becl.experiments.snapshots import load_snapshot
 from becl.measure.coverage import grid_of
 from becl.measure.skills import Episodes, rollout, sets_of, tasks_of
 from becl.objectives.encoder import EncoderState, encode
+from becl.runs.compiling import progress
 from becl.runs.folder import check_writable
-from becl.runs.progress import counted, progress
+from becl.runs.progress import counted
 from becl.views.figures.maze import Panel, panels
 from becl.views.figures.skills import coverage_map, feature_sphere, skill_paths
 from becl.views.figures.style import COLUMN_WIDTH, save
@@ -56,21 +57,21 @@ def tasks_in_one_scene(env: str) -> list[str]:
 
 def figures_of(look: Look, done: Episodes, learner: Any, objective: Any) -> Iterator[tuple[str, "Figure"]]:
     """All that can be drawn of this run."""
-    env = look.env
+    env, title = look.env, f"{look.folder.resolve().name}\n{look.title}"
     if env in maze.names():
-        panel = Panel("", look.title, done.place, maze.geometry(env), look.names)
+        panel = Panel("", title, done.place, maze.geometry(env), look.names)
         yield "trajectories", panels([panel], 1, width=COLUMN_WIDTH)
     elif done.place.shape[-1]:
-        yield "trajectories", skill_paths(done.place, done.step_seconds, look.names, look.title)
+        yield "trajectories", skill_paths(done.place, done.step_seconds, look.names, title)
     if not is_external(env):
         grid = grid_of(env)
         coordinates = grid.coordinates(done.obs.reshape(-1, done.obs.shape[-1]))
         by_skill = coordinates.reshape(len(look.names), -1, coordinates.shape[-1])
         plan = maze.geometry(env) if env in maze.names() else None
-        yield "coverage", coverage_map(by_skill[..., :2], grid.axes[:2], look.title, plan)
+        yield "coverage", coverage_map(by_skill[..., :2], grid.axes[:2], title, plan)
     found = features_of(look, done, learner, objective)
     if found is not None:
-        yield "features", feature_sphere(found, look.names, look.title)
+        yield "features", feature_sphere(found, look.names, title)
 
 
 def features_of(look: Look, done: Episodes, learner: Any, objective: Any) -> np.ndarray | None:

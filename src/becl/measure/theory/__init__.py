@@ -18,4 +18,5 @@ the paper draws. Informations are in nats; exact quantities are NumPy, sampled o
     limit           Theorem 2
     checks          all of it, with the settings quoted in ``docs/theory.md``
     summary         the checks' numbers as text; `becl.views.figures.theory` draws them
+    statements      which statements hold
 """

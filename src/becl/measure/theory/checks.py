@@ -1,7 +1,8 @@
 """The checks of both theorems and of Eq. 4, with the settings quoted in docs/theory.md."""
 
 import functools
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -194,19 +195,31 @@ class Findings(NamedTuple):
     linked: list[Decomposition]
 
 
-def findings() -> Findings:
-    """All checks, from one fixed key."""
+CHECKS = 7
+"""Parts of `findings`, which it says the names of."""
+
+
+def findings(begin: Callable[[str], None] = lambda name: None) -> Findings:
+    """All checks, from one fixed key. `begin` is told of each before it is made."""
     keys = jax.random.split(jax.random.key(0), 5)
+
+    def check(name: str, make: Callable[[], Any]) -> Any:
+        begin(name)
+        return make()
+
     links = np.linspace(0, 1, 21)
     emission = confused_skills(10, 0.1)
     return Findings(
         {
-            "10 skills": check_skill_bound(keys[0]),
-            "Gaussians": check_gaussian_bound(keys[1]),
+            "10 skills": check("Theorem 1, skills", lambda: check_skill_bound(keys[0])),
+            "Gaussians": check("Theorem 1, Gaussians", lambda: check_gaussian_bound(keys[1])),
         },
-        check_skills(),
-        [check_rate(keys[2], dim=3), check_rate(keys[3], dim=16)],
-        check_limit(keys[4]),
+        check("Theorem 1, other skills", check_skills),
+        [
+            check("Theorem 2, rate in 3 dimensions", lambda: check_rate(keys[2], dim=3)),
+            check("Theorem 2, rate in 16 dimensions", lambda: check_rate(keys[3], dim=16)),
+        ],
+        check("Theorem 2, limit", lambda: check_limit(keys[4])),
         links,
-        [decomposition(linked_views(emission, 4, float(link))) for link in links],
+        check("Eq. 4", lambda: [decomposition(linked_views(emission, 4, float(link))) for link in links]),
     )

@@ -7,6 +7,7 @@ import numpy as np
 from becl.reports import figures
 from becl.reports.configurations import Configuration, all_tasks
 from becl.reports.figures import Cloud
+from becl.reports.folders import Curve
 from becl.reports.names import pretty_task
 from becl.reports.sections.section import Picture, Section
 from becl.views.figures.colors import Styles
@@ -37,7 +38,11 @@ def curve_section(configurations: Sequence[Configuration], styles: Styles) -> Se
 
 def curve_of(one: Configuration, task: str) -> Cloud:
     """Returns at the steps that all seeds were evaluated at, mean over skills where each was finetuned."""
-    curves = [list(outcome.by_skill.values()) for outcome in one.outcomes[task].values()]
+    return cloud_of([list(outcome.by_skill.values()) for outcome in one.outcomes[task].values()])
+
+
+def cloud_of(curves: Sequence[Sequence[Curve]]) -> Cloud:
+    """Curves of seeds, several of a seed where each skill was finetuned."""
     steps = sorted(set.intersection(*(set(curve.steps.tolist()) for group in curves for curve in group)))
     values = [
         np.mean([curve.returns[np.searchsorted(curve.steps, steps)] for curve in group], axis=0) for group in curves

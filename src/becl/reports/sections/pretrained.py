@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from becl.measure.published import EXPERT
+from becl.measure.verdicts import judge_reward
 from becl.reports import figures
 from becl.reports.comparisons import summarise
 from becl.reports.folders import PretrainingFolder, ZeroShot
@@ -16,6 +17,7 @@ from becl.reports.names import listed, pretty_method, pretty_task, short_number,
 from becl.reports.sections.section import Picture, Section, name_of
 from becl.reports.tables import Cell, Table, plus_minus
 from becl.runs.metrics import run_labels
+from becl.seeds import seeds_named
 from becl.views.figures.curves import pretraining_curves
 from becl.views.figures.style import picture
 
@@ -136,18 +138,43 @@ def pretraining_section(pretrainings: Mapping[str, PretrainingFolder]) -> Sectio
     pictures = []
     for env, runs in by_env.items():
         name = re.sub(r"[^\w-]", "_", f"pretraining-{env}")
-        figure = pretraining_curves(runs)
-        pictures.append(Picture(name, f"Pretraining on {env}", "Thin: seeds, bold: mean.", figure))
+        figure = pretraining_curves(runs, {label: pretrainings[label].chance for label in runs})
+        some = any(pretrainings[label].chance is not None for label in runs)
+        dotted = " Dotted: the reward where nothing is learned." if some else ""
+        shown = {label: pretrainings[label] for label in runs}
+        names = [f"{label}: {one.path}, {seeds_named(one.config['seeds'])}" for label, one in shown.items()]
+        caption = f"Thin: seeds, bold: mean.{dotted} {'; '.join(names)}."
+        pictures.append(Picture(name, f"Pretraining on {env}", caption, figure))
     table = measure_table(pretrainings)
     if not pictures and not table.rows:
         return None
     return Section(
         "pretraining",
         "Pretraining",
-        ["Intrinsic rewards of different methods have nothing in common but their sign; states visited do."],
+        [
+            "Intrinsic rewards of different methods have nothing in common but their sign; states visited do.",
+            *verdicts(pretrainings),
+        ],
         pictures=pictures,
         tables=[table] if table.rows else [],
     )
+
+
+def verdicts(pretrainings: Mapping[str, PretrainingFolder]) -> list[str]:
+    """A sentence for each run whose reward has a chance level."""
+    return [
+        judge_reward(label, one.metrics["step"], one.metrics["reward"], one.chance).sentence + "."
+        for label, one in pretrainings.items()
+        if one.metrics is not None and one.chance is not None
+    ]
+
+
+def guessed(pretrainings: Mapping[str, PretrainingFolder]) -> str:
+    """How often guessing is right, by the numbers of skills that were measured."""
+    texts = {row.get("skills", "") for one in pretrainings.values() for rows in one.skills.values() for row in rows}
+    counts = sorted(int(text) for text in texts if text.isdecimal() and int(text) > 1)
+    levels = ", ".join(f"{1 / count:.2g} with {count} skills" for count in counts)
+    return f". Guessing has an accuracy of {levels}" if levels else ""
 
 
 def measure_table(pretrainings: Mapping[str, PretrainingFolder]) -> Table:
@@ -166,7 +193,7 @@ def measure_table(pretrainings: Mapping[str, PretrainingFolder]) -> Table:
         for label, snapshot, measured in every
     ]  # fmt: skip
     head = [Cell("run"), Cell("snapshot"), Cell("seeds"), *(Cell(name.replace("_", " ")) for name in columns)]
-    caption = "What the skills do, mean ± standard error over seeds"
+    caption = "What the skills do, mean ± standard error over seeds" + guessed(pretrainings)
     return Table("skill-measures", caption, head, rows)
 
 

@@ -23,35 +23,69 @@ PRETRAINING_TITLES = {
 }
 
 
-@matplotlib.rc_context(STYLE)
-def learning_curves(curves: Mapping[str, Float[np.ndarray, "_ points"]], cycles: Int[np.ndarray, " points"]) -> Figure:
-    """Intrinsic reward a step over training: a thin line a seed, the mean bold.
+Chances = Mapping[str, float | None]
+"""The reward that says nothing was learned, by label; None where there is no such number."""
+NO_CHANCES: Chances = {}
 
-    A plot a method, because the scales of their rewards have nothing in common.
+
+@matplotlib.rc_context(STYLE)
+def learning_curves(
+    curves: Mapping[str, Float[np.ndarray, "_ points"]],
+    cycles: Int[np.ndarray, " points"],
+    entropies: Mapping[str, Float[np.ndarray, "_ points"]] | None = None,
+    chances: Chances = NO_CHANCES,
+) -> Figure:
+    """Intrinsic reward a step over training, and the policy's entropy below it: a thin line a seed, the mean bold.
+
+    A plot a method, because the scales of their rewards have nothing in common. Dotted: chance.
     """
-    columns = min(4, len(curves))
-    rows = math.ceil(len(curves) / columns)
+    columns, kinds = min(4, len(curves)), 1 if entropies is None else 2
+    rows = kinds * math.ceil(len(curves) / columns)
     figure = Figure(figsize=(PAGE_WIDTH, 0.3 + 1.45 * rows), layout="constrained")
     places = figure.subplots(rows, columns, squeeze=False, sharex=True)
     styles = method_styles(list(curves))
-    for axes, (label, values) in zip(places.flat, curves.items(), strict=False):
-        values = np.asarray(values)
-        color, _ = styles[label]
-        axes.plot(cycles, values.T, color=color, linewidth=0.5, alpha=0.5)
-        axes.plot(cycles, values.mean(0), color=color, linewidth=1.4)
-        axes.set_title(label, weight="bold")
-        axes.margins(x=0)
-        axes.xaxis.set_tick_params(labelbottom=True)
-    for axes in places.flat[len(curves) :]:
-        axes.set_visible(False)
-    figure.supxlabel("cycle", size=STYLE["font.size"])
-    figure.supylabel("intrinsic reward a step", size=STYLE["font.size"])
+    for index, (label, values) in enumerate(curves.items()):
+        row, column = kinds * (index // columns), index % columns
+        _draw_study(places[row, column], cycles, values, styles[label][0])
+        places[row, column].set_title(label, weight="bold")
+        _draw_chance(places[row, column], chances.get(label), "black")
+        if entropies is not None:
+            _draw_study(places[row + 1, column], cycles, entropies[label], styles[label][0])
+            places[row, 0].set_ylabel("intrinsic reward a step")
+            places[row + 1, 0].set_ylabel("policy's entropy (nats)")
+    for axes in places.flat:
+        axes.set_visible(bool(axes.lines))
+    figure.supxlabel("cycle" + _dotted(chances), size=STYLE["font.size"])
+    if entropies is None:
+        figure.supylabel("intrinsic reward a step", size=STYLE["font.size"])
     return figure
 
 
+def _draw_study(
+    axes: Axes, cycles: Int[np.ndarray, " points"], values: Float[np.ndarray, "seeds points"], color: str
+) -> None:
+    values = np.asarray(values)
+    axes.plot(cycles, values.T, color=color, linewidth=0.5, alpha=0.5)
+    axes.plot(cycles, values.mean(0), color=color, linewidth=1.4)
+    axes.margins(x=0)
+    axes.xaxis.set_tick_params(labelbottom=True)
+
+
+def _draw_chance(axes: Axes, chance: float | None, color: str) -> None:
+    if chance is not None:
+        axes.axhline(chance, color=color, linestyle=":", linewidth=0.9)
+
+
+def _dotted(chances: Chances) -> str:
+    """What the dotted lines are, where there are any."""
+    return " · dotted: chance" if any(chance is not None for chance in chances.values()) else ""
+
+
 @matplotlib.rc_context(STYLE)
-def pretraining_curves(runs: Mapping[str, Columns]) -> Figure:
+def pretraining_curves(runs: Mapping[str, Columns], chances: Chances = NO_CHANCES) -> Figure:
     """Intrinsic reward, states visited and the task's reward of runs by label: a thin line a seed, the mean bold.
+
+    Dotted in a run's colour: the chance level of its reward.
 
     A run is the columns of its metrics: `step` [points], the others [seeds, points], NaN where nothing was measured.
     Where all runs have them the second plot shows `coverage`, else `cells`; the third `return`, else `extrinsic`.
@@ -73,11 +107,14 @@ def pretraining_curves(runs: Mapping[str, Columns]) -> Figure:
         axes.set_xlim(0, farthest / unit)
     rewards = [np.abs(run["reward"][np.isfinite(run["reward"])]) for run in runs.values()]
     _spread_scales(places[0], [float(np.median(size)) for size in rewards if size.size])
+    for label, chance in chances.items():
+        if chance is not None and (chance > 0 or places[0].get_yscale() != "log"):
+            _draw_chance(places[0], chance, styles[label][0])
     if visited in names:
         places[1].set_ylim(bottom=0)
     if visited == "coverage":
         places[1].yaxis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
-    places[len(names) // 2].set_xlabel(f"environment steps a seed ({unit_name})")
+    places[len(names) // 2].set_xlabel(f"environment steps a seed ({unit_name}){_dotted(chances)}")
     handles = [Line2D([], [], color=color, linewidth=1.4) for color, _ in styles.values()]
     columns = math.ceil(len(runs) / rows)
     figure.legend(handles, _with_seeds(runs), loc="outside lower center", ncols=columns, columnspacing=1.5)

@@ -51,6 +51,11 @@ def save(figure: "matplotlib.figure.Figure", path: str | Path) -> tuple[Path, Pa
     return png, svg
 
 
+def name_runs(figure: "matplotlib.figure.Figure", text: str) -> None:
+    """Small, above everything: which runs and seeds a figure is of."""
+    figure.suptitle(text, size=0.85 * STYLE["font.size"], color=MUTED)
+
+
 def picture(path: Path) -> "matplotlib.figure.Figure":
     """An image file as a figure of the same number of pixels."""
     from matplotlib.figure import Figure

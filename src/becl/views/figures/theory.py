@@ -27,8 +27,8 @@ THEORY_STYLE: dict[Any, Any] = {
 }
 
 
-def write_figures(result: Findings, folder: Path) -> None:
-    """Writes theory-bound, theory-entropy and theory-decomposition as PNG and SVG."""
+def write_figures(result: Findings, folder: Path) -> list[Path]:
+    """Writes theory-bound, theory-entropy and theory-decomposition as PNG and SVG; returns the PNGs."""
     folder.mkdir(parents=True, exist_ok=True)
     drawings = (("bound", plot_bounds, 6.4), ("entropy", plot_entropy, 3.6), ("decomposition", plot_decomposition, 3.6))
     with matplotlib.rc_context(THEORY_STYLE):
@@ -37,6 +37,7 @@ def write_figures(result: Findings, folder: Path) -> None:
             draw(figure, result)
             figure.savefig(folder / f"theory-{name}.png", dpi=150)
             figure.savefig(folder / f"theory-{name}.svg", metadata={"Date": None})
+    return [folder / f"theory-{name}.png" for name, _, _ in drawings]
 
 
 def plot_bounds(figure, result: Findings) -> None:

@@ -1,0 +1,107 @@
+"""What a finished run says in its last lines: whether anything was learned, and the next command to type."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from becl.envs.external import is_external
+from becl.errors import UserError
+from becl.experiments.finetuning import Finetuning
+from becl.experiments.maze_study import load_study
+from becl.experiments.pretraining import Pretraining, load_pretraining
+from becl.invocation import COMMAND
+from becl.measure.verdicts import Verdict, judge_returns, judge_reward
+from becl.options import PretrainOptions
+from becl.runs.metrics import read_metrics
+from becl.seeds import seeds_text
+
+Row = Mapping[str, Any]
+
+
+def pretraining_verdict(pretraining: Pretraining, columns: Mapping[str, Float[np.ndarray, "..."]]) -> Verdict:
+    """Of the columns of a run's metrics."""
+    skills = pretraining.run.objective.skills.dim > 0
+    return judge_reward(pretraining.method, columns["step"], columns["reward"], pretraining.chance, skills)
+
+
+def pretraining_lines(pretraining: Pretraining, out: Path) -> list[str]:
+    """The verdict of a finished pretraining, and what to do next."""
+    try:
+        verdict = pretraining_verdict(pretraining, read_metrics(out))
+    except UserError:  # Somebody took the table away.
+        return []
+    return [verdict.sentence, next_step(pretraining, out, verdict.learned)]
+
+
+def next_step(pretraining: Pretraining, out: Path, learned: bool | None) -> str:
+    """A command to type."""
+    folder, longer = shlex.quote(str(out)), PretrainOptions.steps
+    if learned is False and pretraining.steps < longer:
+        return f"train longer (default: {longer:,} steps){longer_command(out, longer)}"
+    if learned and not is_external(pretraining.env):
+        return f"look at them: becl gallery {folder} · measure what they do: becl evaluate {folder}"
+    return f"measure what the policy does: becl evaluate {folder}"
+
+
+def longer_command(out: Path, steps: int) -> str:
+    """One that gives a finished run more steps: from its last checkpoint where that was kept, else anew beside it."""
+    if (out / "checkpoint").is_dir():
+        return f": becl resume {shlex.quote(str(out))} --steps {steps}"
+    words = shlex.split(COMMAND.get() or "")
+    if words[1:2] != ["pretrain"]:  # Called from Python, or by a sweep.
+        return ""
+    kept = [word for word, before in zip(words, ["", *words], strict=False) if not _replaced(word, before)]
+    return f": {shlex.join(kept)} --steps {steps} --out {shlex.quote(f'{out}-longer')}"
+
+
+def _replaced(word: str, before: str) -> bool:
+    """Whether a word of a command, or the option that it is the value of, gets another value."""
+    return word.partition("=")[0] in REPLACED or before in REPLACED
+
+
+REPLACED = ("--steps", "--out")
+
+
+def known_chance(folder: Path) -> float | None:
+    """The chance level of a pretrained folder's reward; None where its method has none, or is not known here."""
+    try:
+        return load_pretraining(folder).chance
+    except UserError:
+        return None
+
+
+def study_chances(folder: Path) -> dict[str, float | None]:
+    """The same of a maze study's runs, by label."""
+    try:
+        study = load_study(folder, seeds=())
+    except UserError:
+        return {}
+    return {label: study.chance(label) for label in study.runs}
+
+
+def finetuning_lines(finetuning: Finetuning, rows: Sequence[Row], out: Path) -> list[str]:
+    """How each task's return changed from the first evaluation to the last, and what to compare it with."""
+    lines = [verdict.sentence for verdict in task_verdicts(finetuning.tasks, rows)]
+    if finetuning.snapshot is None:
+        folder = shlex.quote(str(out))
+        return [*lines, f"compare with pretrained skills: becl finetune RUN, then becl report FOLDER {folder}"]
+    words = ["becl", "finetune", "--scratch", "--task", *finetuning.tasks, "--steps", str(finetuning.steps)]
+    words += ["--seeds", seeds_text(finetuning.seeds)]
+    return [*lines, f"compare with learning from scratch: {shlex.join(words)}"]
+
+
+def task_verdicts(tasks: Sequence[str], rows: Sequence[Row]) -> list[Verdict]:
+    """One a task that was evaluated more than once, of the rows of scores.csv, which has the lanes in order."""
+    verdicts = []
+    for task in tasks:
+        own = [row for row in rows if row["task"] == task]
+        steps = sorted({int(row["step"]) for row in own})
+        first, last = ([row for row in own if int(row["step"]) == step] for step in (steps[:1] + steps[-1:]) or (0, 0))
+        if len(steps) > 1 and len(first) == len(last):
+            before, after = (np.array([float(row["return"]) for row in ends]) for ends in (first, last))
+            verdicts.append(judge_returns(task, before, after, float(last[0]["stderr"] or "nan")))
+    return verdicts
