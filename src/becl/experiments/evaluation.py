@@ -23,7 +23,7 @@ from becl.errors import UserError, unknown
 from becl.experiments.pretraining import Pretraining, load_pretraining
 from becl.experiments.settings import check_seeds
 from becl.experiments.snapshots import load_snapshot, snapshot_path
-from becl.invocation import own_version
+from becl.invocation import own_version, shared_command
 from becl.measure.skills import STARTS, per_skill, rollout, sets_of, skills_of, summary, tasks_of, zero_shot
 from becl.options import EvaluateOptions
 from becl.runs.folder import check_place, kept_snapshots, six_digits, to_csv, trust_folder, write_text
@@ -161,7 +161,7 @@ def command_line(options: EvaluateOptions) -> str:
     words += ["--skills", *map(str, options.skills)] if options.skills else []
     words += [] if options.seeds is None else ["--seeds", seeds_text(options.seeds)]
     words += [] if options.out is None else ["--out", str(options.out)]
-    return shlex.join(words)
+    return str(shared_command(shlex.join(words)))
 
 
 def _listed(numbers: Sequence[int]) -> str:

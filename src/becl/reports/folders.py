@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Float
 
 from becl.errors import UserError
+from becl.invocation import shared_command
 from becl.reports.names import domain_of, listed
 from becl.runs.inside import read_text
 from becl.runs.metrics import read_metrics
@@ -167,7 +168,8 @@ def read_table(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
 
 
 def command_of(result: Json) -> str:
-    return result.get("command") or "not recorded"
+    command = result.get("command")
+    return (isinstance(command, str) and shared_command(command)) or "not recorded"
 
 
 def read_finetuning(path: Path, config: Json) -> tuple[FinetuningFolder, list[LeftOut]]:
