@@ -49,7 +49,7 @@ from becl.objectives.registry import FINETUNE_SKILLS
 from becl.options import FinetuneOptions, PretrainOptions
 from becl.runs import session as session_file
 from becl.runs.arrays import named_arrays
-from becl.runs.folder import open_folder
+from becl.runs.folder import open_folder, read_config
 from becl.runs.progress import Progress
 from becl.skills import OneHot
 from becl.specs import from_dict
@@ -632,7 +632,8 @@ def test_metrics_tell_lanes_apart(finished):
 
 def test_a_configuration_can_be_read_back(finished, becl):
     made = tiny(becl)
-    config = json.loads((finished / "config.json").read_text())
+    assert json.loads((finished / "config.json").read_text())["source"] == os.path.relpath(becl, finished)
+    config = read_config(finished)
     assert config == json.loads(json.dumps(made.config()))
     fields = ["command", "env", "method", "tasks", "seeds", "steps", "skill", "transfer", "run", "snapshot",
               "pretraining", "source", "eval_every", "eval_episodes", "final_episodes"]  # fmt: skip

@@ -43,7 +43,7 @@ def write_report(found: Found, sections: Sequence[Section], options: ReportOptio
         images = {}
         for section in sections:
             for name, rows in section.data.items():
-                write_text(out / "tables" / f"{name}.csv", shared_text(to_csv(rows), private))
+                write_text(out / "tables" / f"{name}.csv", shared_text(printable(to_csv(rows)), private))
             for picture in section.pictures:
                 _, svg = save(picture.figure, out / "figures" / picture.name)
                 images[picture.name] = "data:image/svg+xml;base64," + base64.b64encode(svg.read_bytes()).decode()

@@ -210,7 +210,7 @@ def to_csv(rows: Sequence[dict[str, Any]], header: bool = True) -> str:
 
 def no_formula(value: Any) -> Any:
     """A cell that no spreadsheet takes for a formula and runs: text that begins as one does is quoted."""
-    if not isinstance(value, str) or not value.startswith(("=", "+", "-", "@", "\t", "\r")):
+    if not isinstance(value, str) or not value.startswith(("=", "+", "-", "@", "\t")):
         return value
     try:
         float(value)
