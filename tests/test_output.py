@@ -221,11 +221,12 @@ class TestProcess:
     def test_that_shows_something(self, shell, code, error):
         assert self.run(shell, "--help") == (code, error)
 
-    def test_that_shows_something_to_a_closed_pipe(self):
+    @pytest.mark.parametrize("command", [[], ["envs"]])
+    def test_that_shows_something_to_a_closed_pipe(self, command):
         reader, writer = os.pipe()
         os.close(reader)
         with open(writer, "w") as pipe:
-            words = [sys.executable, "-m", "becl", "--help"]
+            words = [sys.executable, "-m", "becl", *command, "--help"]
             done = subprocess.run(words, stdout=pipe, stderr=subprocess.PIPE, timeout=600)
         assert (done.returncode, done.stderr) == (141, b"")
 

@@ -148,5 +148,6 @@ def _count(pipe: int) -> None:
 def _as_before() -> None:
     with contextlib.suppress(ValueError):
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number, handler in zip(SIGNALS, (signal.default_int_handler, signal.SIG_DFL), strict=True):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, handler)

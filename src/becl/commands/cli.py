@@ -70,16 +70,17 @@ def program(work: Callable[[], int]) -> int:
         out.loss = "ends"
         try:
             with answered():
-                code = guarded(work)
+                try:
+                    code = guarded(work)
+                except SystemExit as ended:  # As after --help.
+                    code = int(ended.code or 0)
                 if heard():
                     code = stopped()
                 out.flush()
         except KeyboardInterrupt:
             code = stopped()
-        except SystemExit as ended:
-            if ended.code != out.code:
-                raise
-            code = 0
+        except SystemExit:
+            code = out.code
         if out.code == 1:
             assert out.error is not None
             print(f"becl: cannot write what was to be shown: {out.error.strerror}", file=sys.stderr)
