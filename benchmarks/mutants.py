@@ -57,8 +57,10 @@ MUTANTS = (
     # Learning.
     Mutant("replay: discount of n steps", "discount * self.gamma * at(steps.discount, here)",
            "discount * at(steps.discount, here)", "test_replay.py"),
-    Mutant("replay: windows across the end of an episode", "broken |= state.steps.last[(start + i) % rows, column]",
+    Mutant("replay: windows across a time limit", "broken |= going & ended & (state.steps.discount[place] > 0)",
            "broken |= False", "test_replay.py"),
+    Mutant("replay: an end for good never looked at", "broken |= going & ended & (state.steps.discount[place] > 0)",
+           "broken |= ended", "test_early_ends.py test_replay.py"),
     Mutant("replay: next observation one step early", "end = jnp.where(going, here, end)",
            "end = jnp.where(going & (i + 1 < self.nstep), here, end)", "test_replay.py"),
     Mutant("replay: rows overwritten", "row = state.written % state.steps.last.shape[0]",
