@@ -77,9 +77,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     draw = random.Random(options.seed)
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # Else processes ignore it where a script's shell had it so.
+    # A script's shell has what it starts in the background ignore Ctrl-C, and all that this starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     rows = []
     for name in options.only:
         with tempfile.TemporaryDirectory() as folder:

@@ -29,6 +29,7 @@ from becl.experiments.maze_study import make_run, make_study
 from becl.experiments.pretrainer import pretrain
 from becl.experiments.pretraining import load_pretraining, make_pretraining, seed_keys
 from becl.experiments.snapshots import save_snapshots
+from becl.invocation import shared_path
 from becl.learning.programs import programs
 from becl.nn.adam import Adam
 from becl.nn.networks import Network
@@ -564,7 +565,7 @@ def table(path: Path) -> list[dict[str, str]]:
 
 def test_a_folder_keeps_options_and_the_word_of_the_plugin(folder):
     config = json.loads((folder / "config.json").read_text())
-    assert config["plugins"] == {"metra": str(FILE)}
+    assert config["plugins"] == {"metra": shared_path(str(FILE))}
     assert config["run"]["objective"]["slack"] == 0.002
     assert config["run"]["objective"]["skills"] == {"spec": "Sphere", "dim": 3}
     assert load_pretraining(folder).config() == {name: value for name, value in config.items() if name != "plugins"}
@@ -660,7 +661,8 @@ def test_a_folder_of_an_unknown_method_names_its_plugin_and_runs_nothing(folder,
 def test_curves_of_an_unknown_method_are_drawn_with_a_line_about_it(folder, stranger, tmp_path, capsys):
     assert main(["plot", str(folder), "--out", str(tmp_path / "curves.png")]) == 0
     shown = capsys.readouterr()
-    assert f"method 'metra' is not known here; it came from {FILE}: add --plugin {FILE}" in shown.err
+    word = shared_path(str(FILE))
+    assert f"method 'metra' is not known here; it came from {word}: add --plugin {word}" in shown.err
     assert (tmp_path / "curves.png").exists()
     assert main(["report", str(folder), "--out", str(tmp_path / "report"), "--resamples", "10"]) == 0
     page = (tmp_path / "report" / "index.html").read_text()
@@ -704,7 +706,7 @@ def test_a_finetuned_method_of_ones_own_has_rows_in_the_report(tmp_path, monkeyp
     ]
     assert main([*tune, *plugin]) == 0
     config = json.loads((tmp_path / "tuned" / "config.json").read_text())
-    assert config["plugins"] == {"metra-discrete": str(FILE)}
+    assert config["plugins"] == {"metra-discrete": shared_path(str(FILE))}
     assert main(["resume", "tuned", *plugin]) == 0
     assert main(["report", "tuned", "--out", "report", "--resamples", "10", *plugin]) == 0
     rows = [row for path in (tmp_path / "report" / "tables").glob("*.csv") for row in csv.DictReader(path.open())]
@@ -720,7 +722,7 @@ def test_worker_processes_of_the_maze_study_know_plugins(tmp_path, monkeypatch, 
     study = ["maze", "--methods", "metra", "--cycles", "2", "--skills", "3", "--set", *words]
     out, plugin = tmp_path / "out", ["--plugin", str(FILE)]
     assert main([*study, "--workers", "2", "--out", str(out), *plugin]) == 0
-    assert json.loads((out / "config.json").read_text())["plugins"] == {"metra": str(FILE)}
+    assert json.loads((out / "config.json").read_text())["plugins"] == {"metra": shared_path(str(FILE))}
     rows = list(csv.DictReader((out / "summary.csv").open()))
     assert [(row["label"], row["seed"]) for row in rows] == [("metra", "0")]
     assert main(["resume", str(out), *plugin]) == 0

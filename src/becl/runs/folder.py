@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from becl.errors import UserError, printable
+from becl.invocation import shared_path
 from becl.plugins import bare, origins_of
 from becl.runs.inside import check_inside, inside, plain, read_text
 from becl.specs import difference, upgraded
@@ -37,7 +38,7 @@ def open_folder(config: dict[str, Any], out: Path) -> None:
         if out.exists() and any(path.name != "config.json.part" for path in out.iterdir()):
             raise UserError(f"{out} is not empty and holds no study; choose another --out")
         out.mkdir(parents=True, exist_ok=True)
-        origins = origins_of(config)
+        origins = {name: shared_path(word) for name, word in origins_of(config).items()}
         config |= {"plugins": origins} if origins else {}
         write_text(path, json.dumps(shareable(config, out), indent=1) + "\n")
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
