@@ -63,16 +63,16 @@ class Cost(NamedTuple):
     """Bytes of it."""
 
 
-def measure(made: Pretraining, stretch: float, folder: Path) -> Cost:
+def measure(planned: Pretraining, stretch: float, folder: Path) -> Cost:
     """With stretches of about so many seconds."""
-    run, keys = made.run, seed_keys(made.seeds)
+    run, keys = planned.run, seed_keys(planned.seeds)
     with contextlib.ExitStack() as stack:
-        environments = make_envs(made.env, run.envs * len(made.seeds), made.seeds)
+        environments = make_envs(planned.env, run.envs * len(planned.seeds), planned.seeds)
         stack.enter_context(contextlib.closing(environments))
-        coverage = Coverage(grid_of(made.env), len(made.seeds))
-        log = Log(folder, [{"seed": seed} for seed in made.seeds], run.envs, made.log_every, coverage)
+        coverage = Coverage(grid_of(planned.env), len(planned.seeds))
+        log = Log(folder, [{"seed": seed} for seed in planned.seeds], run.envs, planned.log_every, coverage)
         stack.callback(log.close)
-        recorder = Recorder(run, keys, environments, folder / "checkpoint", made.config(), print)
+        recorder = Recorder(run, keys, environments, folder / "checkpoint", planned.config(), print)
         stack.callback(recorder.close)
         loop = train(run, environments, keys, 10**9, prepare=fill)
 
@@ -124,11 +124,11 @@ def main() -> None:
     columns += ("with the whole replay, s", "on disk", "device memory")
     print("\n| " + " | ".join(columns) + " |\n" + "|---" * len(columns) + "|")
     for count in args.seeds:
-        made = make_pretraining(
+        planned = make_pretraining(
             PretrainOptions(args.env, "becl", tuple(range(count)), precision=args.precision, **sizes)
         )
         with tempfile.TemporaryDirectory() as folder:
-            cost = measure(made, args.stretch, Path(folder))
+            cost = measure(planned, args.stretch, Path(folder))
         peak = (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
         cells = (
             count,

@@ -33,12 +33,12 @@ SMALL = ("batch=128", "replay.capacity=20000")
 REPEATS = 5
 
 
-def time_update(made: Pretraining, kernels: int = 0) -> tuple[float, float]:
+def time_update(planned: Pretraining, kernels: int = 0) -> tuple[float, float]:
     """Seconds of an update of all seeds together, and of compiling; prints so many of the kernels that take longest."""
-    run = trial_of(made.run)
-    seeds = len(made.seeds)
+    run = trial_of(planned.run)
+    seeds = len(planned.seeds)
     parts = programs(run, usable_devices(seeds))
-    state, choice = parts.init(seed_keys(made.seeds))
+    state, choice = parts.init(seed_keys(planned.seeds))
     rng = np.random.default_rng(0)
     observations = rng.normal(size=(2, seeds, run.envs, run.env.obs_dim)).astype(np.float32)
     nothing = np.zeros((seeds, run.envs), np.float32)
@@ -119,11 +119,11 @@ def main() -> None:
     for method in args.methods:
         for precision in args.precision:
             for count in args.seeds:
-                made = make_pretraining(
+                planned = make_pretraining(
                     PretrainOptions(args.env, method, tuple(range(count)), precision=precision, envs=args.envs, **sizes)
                 )
-                update, compiling = time_update(made, args.kernels)
-                rate = time_loop(made)
+                update, compiling = time_update(planned, args.kernels)
+                rate = time_loop(planned)
                 cells = (method, precision, count, f"{update / count * 1e6:,.0f}", f"{rate:,.0f}", f"{compiling:.0f}")
                 print("| " + " | ".join(map(str, cells)) + " |", flush=True)
 

@@ -223,7 +223,7 @@ class Player:
     def __init__(self, name: str, shared: Shared):
         self.name, self.shared = name, shared
         self.module = types.ModuleType("documented_page")
-        self.made: dict[str, str] = {}
+        self.commands: dict[str, str] = {}
         """Folders of runs, and the commands that made them."""
         self.printed, self.wrote = "", False
 
@@ -308,18 +308,18 @@ class Player:
         if out is None or "dry_run" in options:
             return call(args)
         key = self.key(words[0], alone, options)
-        if self.made.get(out) == key:
+        if self.commands.get(out) == key:
             return call(args)  # It goes on, or has finished.
-        if out in self.made:
+        if out in self.commands:
             shutil.rmtree(out)  # Pages show several commands for the same folder.
-        self.made[out] = key
+        self.commands[out] = key
         shutil.copytree(self.shared.get(key, lambda place: self._make(args, out, place)), out)
         return 0
 
     def key(self, command: str, alone: list[str], options: dict[str, Any]) -> str:
         """What a run depends on: the command, wherever it leaves the run, and what it begins with."""
         small = shrink(command, {name: value for name, value in options.items() if name != "out"})
-        before = self.made.get(alone[0], f"{self.name} {alone[0]}") if command == "finetune" and alone else ""
+        before = self.commands.get(alone[0], f"{self.name} {alone[0]}") if command == "finetune" and alone else ""
         files = self.name if self.wrote else ""
         return " ".join([files, before, command, *words_of(alone, small)])
 

@@ -23,11 +23,11 @@ def make_run(
     snapshots: Sequence[int] = (100,),
     seeds: Sequence[int] = (0,),
 ) -> Path:
-    made = make_pretraining(
+    planned = make_pretraining(
         PretrainOptions(env, method, tuple(seeds), 5000, skills=skills, envs=2, hidden=8, set=["batch=16"])
     )
-    open_folder(made.config(), folder)
-    state, _ = jax.eval_shape(lambda keys: jax.vmap(made.run.init)(keys), seed_keys(made.seeds))
+    open_folder(planned.config(), folder)
+    state, _ = jax.eval_shape(lambda keys: jax.vmap(planned.run.init)(keys), seed_keys(planned.seeds))
     rng = np.random.default_rng(0)
 
     def drawn(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
@@ -35,7 +35,7 @@ def make_run(
 
     learner, objective = (jax.tree.map(drawn, part) for part in (state.learner, state.objective))
     for step in snapshots:
-        save_snapshots(made, folder, state._replace(learner=learner, objective=objective), step)
+        save_snapshots(planned, folder, state._replace(learner=learner, objective=objective), step)
     return folder
 
 
@@ -58,8 +58,10 @@ def skilless(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tuned(walker: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two tasks, each with a policy that differs from the others; never trained."""
     folder = tmp_path_factory.mktemp("runs") / "tuned"
-    made = make_finetuning(FinetuneOptions(walker, ("walker_stand", "walker_run"), steps=60, set=["random_steps=20"]))
-    open_folder(made.config(), folder)
-    keys = seed_keys(range(len(made.lanes)))
-    save_policies(made, folder, jax.lax.map(lambda key: made.run.init(key)[0], keys))
+    planned = make_finetuning(
+        FinetuneOptions(walker, ("walker_stand", "walker_run"), steps=60, set=["random_steps=20"])
+    )
+    open_folder(planned.config(), folder)
+    keys = seed_keys(range(len(planned.lanes)))
+    save_policies(planned, folder, jax.lax.map(lambda key: planned.run.init(key)[0], keys))
     return folder

@@ -15,7 +15,7 @@ LONGEST_MODULE = 500  # Lines.
 LONGEST_FUNCTION = 60
 
 LATE_IMPORTS = {
-    # `becl --help` is printed without tyro, which takes longer to load than all else.
+    # `becl --help` is printed without the options of all commands.
     ("commands/cli.py", "becl.commands.help"),
     ("commands/cli.py", "becl.commands.parse"),
     ("commands/cli.py", "becl.options"),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import re
 import types
 import typing
 from collections.abc import Iterator
@@ -11,17 +12,19 @@ from typing import Any, Literal
 import jax
 import numpy as np
 import pytest
-import tyro
 
 from becl.commands import filmstrip, finetune, gallery, maze, pretrain, report, theory, trajectories, video
 from becl.commands.cli import HELP, main
+from becl.errors import UserError
 from becl.experiments import evaluation, finetuner, pretrainer
 from becl.experiments.maze_study import make_run
 from becl.experiments.pretraining import make_pretraining, seed_keys
 from becl.experiments.snapshots import save_snapshots
 from becl.objectives import METHODS
 from becl.options import OPTIONS, PretrainOptions
+from becl.options.fields import options_of
 from becl.runs.folder import open_folder
+from becl.specs import override
 from becl.sweeps import run as sweeps
 
 HUGE = "9" * 30
@@ -101,10 +104,10 @@ def texts_of(command: str, name: str, hint: Any) -> list[str]:
 def cases() -> Iterator[tuple[str, str, list[str], str]]:
     """Command, option, words and the text that is wrong."""
     for command, options in OPTIONS.items():
-        hints = typing.get_type_hints(options, include_extras=True)
+        described = options_of(options)
         plain = typing.get_type_hints(options)
         for field in dataclasses.fields(options):
-            positional = tyro.conf.Positional in getattr(hints[field.name], "__metadata__", ())
+            positional = described[field.name].positional
             beside = [word for name, words in BESIDE.get(command, {}).items() if name != field.name for word in words]
             option = "--" + field.name.replace("_", "-")
             for text in texts_of(command, field.name, plain[field.name]):
@@ -159,14 +162,14 @@ def _no_work(monkeypatch):
 def places(tmp_path_factory) -> dict[str, str]:
     """A pretrained run, an empty folder, a file, and where there is nothing."""
     folder = tmp_path_factory.mktemp("places")
-    made = make_pretraining(
+    planned = make_pretraining(
         PretrainOptions("walker", "becl", (0, 1), 5000, skills=4, envs=2, hidden=8, set=["batch=16"])
     )
-    open_folder(made.config(), folder / "run")
-    state, _ = jax.eval_shape(lambda keys: jax.vmap(made.run.init)(keys), seed_keys(made.seeds))
+    open_folder(planned.config(), folder / "run")
+    state, _ = jax.eval_shape(lambda keys: jax.vmap(planned.run.init)(keys), seed_keys(planned.seeds))
     zeros = lambda tree: jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), tree)  # noqa: E731
     state = state._replace(learner=zeros(state.learner), objective=zeros(state.objective))
-    save_snapshots(made, folder / "run", state, 100)
+    save_snapshots(planned, folder / "run", state, 100)
     (folder / "run" / "metrics.csv").write_text("step,seed,reward\n40,0,0.5\n40,1,0.5\n")
     (folder / "empty").mkdir()
     (folder / "file").write_text("plain")
@@ -257,6 +260,16 @@ def test_a_bad_setting_is_one_line_and_nothing_written(method, setting, tmp_path
     monkeypatch.chdir(tmp_path)
     said = refused(["pretrain", "square_a", "--method", method, "--set", setting], tmp_path, capsys)
     assert setting.partition("=")[0].split(".")[-1] in said
+
+
+def test_the_setting_offered_for_a_slip_is_one():
+    run = make_pretraining(PretrainOptions("square_a", "becl")).run
+    paths = [path for path, _ in leaves(run)]
+    for path in paths:
+        with pytest.raises(UserError) as caught:
+            override(run, path[:-1] + "qq", "1")
+        offered = re.search(r"did you mean '([^']+)'", str(caught.value))
+        assert offered is None or any(f"{one}.".startswith(f"{offered[1]}.") for one in paths), str(caught.value)
 
 
 def maze_settings() -> Iterator[str]:

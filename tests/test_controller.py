@@ -266,14 +266,14 @@ def halves(tmp_path_factory) -> tuple[Pretraining, Path]:
     """Two seeds whose skill 0 acts 0.7 and skill 1 −0.7; of the second seed the other way round."""
     out = tmp_path_factory.mktemp("runs") / "halves"
     run = OffPolicy(SPEC, DIAYN(OneHot(2), Network((8,))), DDPG(hidden=16), Replay(capacity=80), envs=4)
-    made = Pretraining("halves", "diayn", (0, 1), 100, run)
-    open_folder(made.config(), out)
-    state, _ = programs(run).init(seed_keys(made.seeds))
+    planned = Pretraining("halves", "diayn", (0, 1), 100, run)
+    open_folder(planned.config(), out)
+    state, _ = programs(run).init(seed_keys(planned.seeds))
     actors = [jax.tree.map(lambda leaf, i=i: leaf[i], state.learner.actor) for i in range(2)]
     actions = np.array([[0.7], [-0.7]])
     changed = jax.tree.map(lambda *both: jnp.stack(both), acting(actors[0], actions), acting(actors[1], -actions))
-    save_snapshots(made, out, state._replace(learner=state.learner._replace(actor=changed)), 100)
-    return made, out
+    save_snapshots(planned, out, state._replace(learner=state.learner._replace(actor=changed)), 100)
+    return planned, out
 
 
 def last_scores(out: Path) -> list[dict[str, str]]:
@@ -282,14 +282,14 @@ def last_scores(out: Path) -> list[dict[str, str]]:
 
 
 def finetuning(halves, skill: str, run: OffPolicy, steps: int) -> Finetuning:
-    made, source = halves
-    return Finetuning("halves", "diayn", ("halves",), made.seeds, steps, skill, "trunk", run, 100, made, str(source),
-                      eval_every=10_000, eval_episodes=1, final_episodes=1)  # fmt: skip
+    planned, source = halves
+    return Finetuning("halves", "diayn", ("halves",), planned.seeds, steps, skill, "trunk", run, 100, planned,
+                      str(source), eval_every=10_000, eval_episodes=1, final_episodes=1)  # fmt: skip
 
 
 def test_a_controller_beats_every_single_skill_where_two_are_needed(halves, tmp_path):
-    made, _ = halves
-    run = OffPolicy(SPEC, Extrinsic(OneHot(2)), made.run.learner, Replay(capacity=80), envs=4, choice=Held())
+    planned, _ = halves
+    run = OffPolicy(SPEC, Extrinsic(OneHot(2)), planned.run.learner, Replay(capacity=80), envs=4, choice=Held())
     each = finetuning(halves, "each", run, 0)
     open_folder(each.config(), tmp_path / "each")
     assert finetune(each, tmp_path / "each", make=Halves)

@@ -165,7 +165,7 @@ def test_commands_within_sentences_exist(text: Path) -> None:
     for command in re.findall(r"`becl ([a-z]+(?: [^`]*)?)`", FENCE.sub("", text.read_text())):
         name, *words = command.split()
         names = [field.name.replace("_", "-") for field in dataclasses.fields(OPTIONS[name])]
-        known = {"--plugin"} | {f"--{name}" for name in names} | {f"--no-{name}" for name in names}
+        known = {"--plugin", "--help"} | {f"--{name}" for name in names} | {f"--no-{name}" for name in names}
         assert {word for word in words if word.startswith("--")} <= known, command
 
 

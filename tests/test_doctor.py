@@ -19,6 +19,7 @@ from becl.commands.doctor import Apart
 from becl.commands.machine import Line
 from becl.commands.parse import parse_options
 from becl.errors import UserError
+from becl.invocation import to_install
 from becl.options import DoctorOptions
 from becl.views import gl
 
@@ -265,8 +266,7 @@ class TestPackages:
         monkeypatch.setattr(machine.shutil, "which", lambda name: None)
         lines = machine.check_extras()
         assert {line.status for line in lines} == {"note"}
-        assert [line.advice for line in lines] == ["pip install 'becl[onnx]'", "pip install 'becl[ray]'",
-                                                   "pip install 'becl[wandb]'", "apt install chromium"]  # fmt: skip
+        assert [line.advice for line in lines] == [*map(to_install, ("onnx", "ray", "wandb")), "apt install chromium"]
         monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: name)
         monkeypatch.setattr(machine.shutil, "which", lambda name: f"/bin/{name}")
         assert {line.status for line in machine.check_extras()} == {"ok"}

@@ -33,6 +33,7 @@ from becl.experiments.transfer import load_learners, prepared
 from becl.export import files, write
 from becl.export.files import FORMATS, load_policy
 from becl.export.policy import numpy_policy
+from becl.invocation import to_install
 from becl.learning.ddpg import Actor
 from becl.learning.programs import programs
 from becl.measure.skills import skills_of
@@ -53,9 +54,11 @@ OBS = 24  # Of the walker.
 def pretrained(out: Path, method: str = "becl", steps: tuple[int, ...] = (100,), env: str = "walker") -> Path:
     """A folder as pretraining leaves it. The networks are fresh ones with all numbers moved, none of them 0 or 1."""
     skills = 4 if isinstance(METHODS[method].objective.skills, OneHot) else None
-    made = make_pretraining(PretrainOptions(env, method, SEEDS, max(steps), skills=skills, envs=2, hidden=32, set=TINY))
-    open_folder(made.config(), out)
-    state, _ = programs(made.run).init(seed_keys(made.seeds))
+    planned = make_pretraining(
+        PretrainOptions(env, method, SEEDS, max(steps), skills=skills, envs=2, hidden=32, set=TINY)
+    )
+    open_folder(planned.config(), out)
+    state, _ = programs(planned.run).init(seed_keys(planned.seeds))
     rng = np.random.default_rng(0)
 
     def moved(leaf: Any) -> np.ndarray:
@@ -63,13 +66,13 @@ def pretrained(out: Path, method: str = "becl", steps: tuple[int, ...] = (100,),
 
     for step in steps:
         learner, objective = jax.tree.map(moved, (state.learner, state.objective))
-        save_snapshots(made, out, state._replace(learner=learner, objective=objective), step)
+        save_snapshots(planned, out, state._replace(learner=learner, objective=objective), step)
     return out
 
 
 def finetuned(source: Path | None, out: Path, skill: str | None, tasks: tuple[str, ...] = TASKS) -> Path:
     """A folder as finetuning leaves it, after no step."""
-    made = make_finetuning(
+    planned = make_finetuning(
         FinetuneOptions(
             source,
             tasks,
@@ -80,10 +83,10 @@ def finetuned(source: Path | None, out: Path, skill: str | None, tasks: tuple[st
             hidden=32 if source is None else None,
         )
     )
-    open_folder(made.config(), out)
-    state, _ = programs(made.run).init(lane_keys(made))
-    learners = None if source is None else load_learners(made)
-    save_policies(made, out, prepared(made, state, learners))
+    open_folder(planned.config(), out)
+    state, _ = programs(planned.run).init(lane_keys(planned))
+    learners = None if source is None else load_learners(planned)
+    save_policies(planned, out, prepared(planned, state, learners))
     return out
 
 
@@ -274,8 +277,8 @@ class TestFinetuned:
         assert json.loads(str(npz(tmp_path / "a.npz")["about"]))["pretraining_steps"] is None
 
     def test_a_controller_is_no_policy(self, becl, tmp_path):
-        made = make_finetuning(FinetuneOptions(becl, TASKS[:1], seeds=SEEDS, steps=0, skill="meta"))
-        open_folder(made.config(), tmp_path / "meta")
+        planned = make_finetuning(FinetuneOptions(becl, TASKS[:1], seeds=SEEDS, steps=0, skill="meta"))
+        open_folder(planned.config(), tmp_path / "meta")
         message = refused(tmp_path / "meta", "--out", tmp_path / "a.npz")
         assert "controllers" in message
         assert str(becl) in message
@@ -478,13 +481,13 @@ class TestRefused:
         assert "aps needs 10 numbers that are a direction" in message
 
     def test_not_finished(self, becl, tmp_path):
-        made = make_finetuning(FinetuneOptions(becl, TASKS[:1], seeds=SEEDS, steps=0, skill="random"))
-        open_folder(made.config(), tmp_path / "run")
+        planned = make_finetuning(FinetuneOptions(becl, TASKS[:1], seeds=SEEDS, steps=0, skill="random"))
+        open_folder(planned.config(), tmp_path / "run")
         assert "not finished" in refused(tmp_path / "run", "--out", tmp_path / "a.npz")
 
     def test_no_snapshot(self, tmp_path):
-        made = make_pretraining(PretrainOptions("walker", "becl", SEEDS, 100, hidden=32, set=TINY))
-        open_folder(made.config(), tmp_path / "run")
+        planned = make_pretraining(PretrainOptions("walker", "becl", SEEDS, 100, hidden=32, set=TINY))
+        open_folder(planned.config(), tmp_path / "run")
         assert "no snapshot of seed 3 yet" in refused(tmp_path / "run", "--skill", 0, "--out", tmp_path / "a.npz")
 
     @pytest.mark.parametrize(
@@ -524,9 +527,7 @@ class TestRefused:
         """One line that says what to type; the other formats go without."""
         monkeypatch.setitem(sys.modules, "onnx", None)
         out = tmp_path / "new" / "a.onnx"
-        assert (
-            refused(becl, "--skill", 0, "--out", out) == f"--out {out}: onnx is not installed; pip install -e '.[onnx]'"
-        )
+        assert refused(becl, "--skill", 0, "--out", out) == f"--out {out}: onnx is not installed; {to_install('onnx')}"
         assert main(["export", str(becl), "--skill", "0", "--out", str(out)]) == 2
         assert list(tmp_path.iterdir()) == []
         assert export(becl, "--skill", 0, "--out", tmp_path / "a.npz") == 0

@@ -69,9 +69,9 @@ def test_a_stopped_finetuning_goes_on_to_the_same_curve(kept):
 
 def test_the_released_formula_of_then_is_that_of_today(kept):
     """It was `BeCL(positive="first", denominator="all")`."""
-    made = load_pretraining(kept / "pretrain-becl-released")
-    assert made.run.objective == BeCLReleased(becl.OneHot(4), network=becl.Network((8, 8)), head=(8,))
-    assert load_finetuning(kept / "finetune-becl-released").pretraining == made
+    kept_run = load_pretraining(kept / "pretrain-becl-released")
+    assert kept_run.run.objective == BeCLReleased(becl.OneHot(4), network=becl.Network((8, 8)), head=(8,))
+    assert load_finetuning(kept / "finetune-becl-released").pretraining == kept_run
     assert main(["resume", "pretrain-becl-released-stopped"]) == 0
     assert json.loads((kept / "pretrain-becl-released-stopped" / "result.json").read_text())["steps"] == 400
 

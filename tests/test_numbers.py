@@ -60,12 +60,12 @@ def test_no_comment_for_a_number_begins_a_line(page):
 @pytest.mark.parametrize("words", ["rate becl-released 3", "rate nobody 1", "rate", "noted nothing", "run-time none"])
 def test_what_no_file_has_is_one_line(words):
     with pytest.raises(SystemExit, match=f"^numbers: {words}: "):
-        pages.made(words, pages.NUMBERS)
+        pages.written(words, pages.NUMBERS)
 
 
 def test_an_unknown_name_is_one_line():
     with pytest.raises(SystemExit, match=r"^numbers: unknown name 'speeed'; known: .*rate.*$"):
-        pages.made("speeed becl 8", pages.NUMBERS)
+        pages.written("speeed becl 8", pages.NUMBERS)
 
 
 def test_rates_that_sweeps_reckon_with_are_those_under_results():

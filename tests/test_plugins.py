@@ -29,7 +29,6 @@ from becl.experiments.maze_study import make_run, make_study
 from becl.experiments.pretrainer import pretrain
 from becl.experiments.pretraining import load_pretraining, make_pretraining, seed_keys
 from becl.experiments.snapshots import save_snapshots
-from becl.invocation import shared_path
 from becl.learning.programs import programs
 from becl.nn.adam import Adam
 from becl.nn.networks import Network
@@ -40,6 +39,7 @@ from becl.objectives.registry import STUDIED
 from becl.options import FinetuneOptions, MazeOptions, PretrainOptions
 from becl.runs.folder import open_folder
 from becl.runs.progress import Progress
+from becl.sharing import shared_path
 from becl.skills import OneHot, Sphere
 
 ROOT = Path(__file__).parents[1]

@@ -401,7 +401,7 @@ BAD = [
     (["square_a", "--method", "bcel"], "unknown method 'bcel'", "did you mean 'becl'"),
     (["square_a", "--set", "temprature=1"], "unknown option of becl 'temprature'", "did you mean 'temperature'"),
     (["square_a", "--method", "rnd", "--set", "positive=mean"], "unknown option of rnd 'positive'", "allowed"),
-    (["square_a", "--set", "learner.hiden=1"], "unknown option of DDPG 'hiden'", "'hidden'"),
+    (["square_a", "--set", "learner.hiden=1"], "unknown option of DDPG 'learner.hiden'", "'learner.hidden'"),
     (["square_a", "--set", "nonsense"], "nonsense", "OPTION=VALUE"),
     (["square_a", "--set", "batch=many"], "batch=many", "expected a whole number"),
     (["square_a", "--set", "batch=16", "--set", "batch=32"], "batch=16 and batch=32", "one value"),

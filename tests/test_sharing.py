@@ -12,10 +12,11 @@ from test_report import finetuning, write
 
 from becl.commands.cli import main
 from becl.errors import UserError
-from becl.invocation import COMMAND, shared_command, shared_path, shared_text
+from becl.invocation import COMMAND
 from becl.runs.events import next_name
 from becl.runs.folder import open_folder, read_config, same_settings, to_csv
 from becl.runs.provenance import provenance
+from becl.sharing import shared_command, shared_path, shared_text
 
 
 @pytest.fixture

@@ -33,6 +33,7 @@ from becl.experiments.finetuning import make_finetuning
 from becl.experiments.maze_study import make_study
 from becl.experiments.memory import memory
 from becl.experiments.pretraining import make_pretraining
+from becl.invocation import to_install
 from becl.options import OPTIONS, FinetuneOptions, PretrainOptions
 from becl.runs.lock import locked
 from becl.runs.result import identity
@@ -146,7 +147,7 @@ BAD = {
     "key of second block": (TWO + "hiden = 8 #!\n", "'hiden': did you mean 'hidden'?"),
     "key after settings": (HEAD + 'set = [\n  "steps=3",\n]\nstep = 3 #!\n', "'step': did you mean 'steps'?"),
     "key of settings": (HEAD + "[pretrain.set]\nbatch = 9\nbacth = 9 #!\n", "'bacth': did you mean 'batch'?"),
-    "deep key of settings": (HEAD + "[pretrain.set]\nreplay.capacty = 9 #!\n", "did you mean 'capacity'?"),
+    "deep key of settings": (HEAD + "[pretrain.set]\nreplay.capacty = 9 #!\n", "did you mean 'replay.capacity'?"),
     "settings of second block": (TWO + "[pretrain.set]\nbacth = 9 #!\n", "'bacth': did you mean 'batch'?"),
     "word of settings": (HEAD + 'set = [\n  "batch=16",\n  "bacth=16", #!\n]\n', "did you mean 'batch'?"),
     "settings that are none": (HEAD + "set = 5 #!\n", "expected a list"),
@@ -181,7 +182,7 @@ BAD = {
     "task of no domain": (TUNED + 'tasks = ["quadruped_run"] #!\n', "walker has none of quadruped_run; its own: walk"),
     "one task of no domain": (TUNED + 'tasks = ["walker_run", "jaco_reach_top_left"] #!\n', "jaco_reach_top_left"),
     "all tasks and one": (TUNED + 'tasks = ["all", "walker_run"] #!\n', "all, or some by name"),
-    "skill": (TUNED + 'skill = "fixd:3" #!\n', "did you mean 'fixed:K'?"),
+    "skill": (TUNED + 'skill = "fixd:3" #!\n', "did you mean 'fixed:3'?"),
     "finetuned method": (TUNED + 'methods = ["diayn"] #!\n', "unknown pretrained method 'diayn': allowed: becl"),
     "finetuned domain": (TUNED + 'domains = ["walkr"] #!\n', "pretrained domain 'walkr': did you mean 'walker'?"),
     "nothing fits": (
@@ -246,7 +247,7 @@ def test_a_mistake_on_the_command_line_is_one_line(capsys: pytest.CaptureFixture
         monkeypatch.setattr(sweep_ray, "installed", lambda: True)
         assert what in refused(capsys, *words)
     monkeypatch.setattr(sweep_ray, "installed", lambda: False)
-    assert "Ray is not installed; pip install 'becl[ray]'" in refused(capsys, "s.toml", "--ray-address", nobody)
+    assert f"Ray is not installed; {to_install('ray')}" in refused(capsys, "s.toml", "--ray-address", nobody)
 
 
 # --- The plan ---------------------------------------------------------------------------------------------------------
@@ -1033,7 +1034,7 @@ def test_a_sweep_trains_and_goes_on_and_equals_its_commands(monkeypatch: pytest.
     monkeypatch.setattr(sweep_ray, "installed", lambda: False)
     assert main(["sweep", write(REAL)]) == 0
     said = capsys.readouterr().out.splitlines()
-    assert said[0].startswith("Ray is not installed: jobs run one after another in this process. pip install 'becl[r")
+    assert said[0].startswith("Ray is not installed: jobs run one after another in this process. pip install")
     assert said[-2:] == ["3 of 3 jobs done, 0 failed · runs/sweep-s/", "runs/sweep-s/report/index.html"]
     assert "becl pretrain walker" in (OUT / "jobs/pretrain-walker-diayn/log.txt").read_text()
     check_disk()

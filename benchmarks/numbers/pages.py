@@ -48,7 +48,7 @@ NUMBERS: dict[str, Callable[..., str]] = {
 }
 
 
-def made(words: str, known: dict[str, Callable[..., str]]) -> str:
+def written(words: str, known: dict[str, Callable[..., str]]) -> str:
     """What stands in a place, by the words of its comment."""
     name, *arguments = words.split()
     if name not in known:
@@ -61,8 +61,8 @@ def made(words: str, known: dict[str, Callable[..., str]]) -> str:
 
 def renewed(text: str) -> str:
     """A page with every number made anew."""
-    text = BLOCK.sub(lambda match: f"{match[1]}{made(match[2], TABLES)}\n{match[3]}", text)
-    return NUMBER.sub(lambda match: f"{match[1]}{made(match[2], NUMBERS)}{match[3]}", text)
+    text = BLOCK.sub(lambda match: f"{match[1]}{written(match[2], TABLES)}\n{match[3]}", text)
+    return NUMBER.sub(lambda match: f"{match[1]}{written(match[2], NUMBERS)}{match[3]}", text)
 
 
 def without_numbers(text: str) -> str:

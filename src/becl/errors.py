@@ -20,12 +20,12 @@ class UserError(ValueError):
         return printable(super().__str__())
 
 
-def unknown(kind: str, name: str, allowed: Iterable[str]) -> UserError:
-    """The error for a name that is not in a list, with the nearest one that is."""
+def unknown(kind: str, name: str, allowed: Iterable[str], others: Iterable[str] = ()) -> UserError:
+    """The error for a name that is not in a list, with the nearest one that is; `others` only say what may stand."""
     allowed = list(allowed)
     close = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}? " if close else ""
-    return UserError(f"unknown {kind} {name!r}: {hint}allowed: {', '.join(allowed)}")
+    return UserError(f"unknown {kind} {name!r}: {hint}allowed: {', '.join([*allowed, *others])}")
 
 
 def brief(error: BaseException) -> str:

@@ -96,16 +96,17 @@ def override(spec: Spec, path: str, value: Any, above: str = "") -> Spec:
     """
     name, _, rest = path.partition(".")
     names = [field.name for field in dataclasses.fields(spec)]  # type: ignore[arg-type]
+    here = f"{above}{name}"
     if name not in names:
-        raise unknown(f"option of {type(spec).__name__}", name, names)
-    before, here = getattr(spec, name), f"{above}{name}"
+        raise unknown(f"option of {type(spec).__name__}", here, [f"{above}{known}" for known in names])
+    before = getattr(spec, name)
     if dataclasses.is_dataclass(before):
         if not rest:
-            inner = ", ".join(f"{name}.{field.name}" for field in dataclasses.fields(before))
-            raise UserError(f"option {name!r} is a group: choose one of {inner}")
+            inner = ", ".join(f"{here}.{field.name}" for field in dataclasses.fields(before))
+            raise UserError(f"option {here!r} is a group: choose one of {inner}")
         return dataclasses.replace(spec, **{name: override(before, rest, value, f"{here}.")})  # type: ignore[type-var]
     if rest:
-        raise UserError(f"option {name!r} of {type(spec).__name__} has no part {rest!r}")
+        raise UserError(f"option {here!r} of {type(spec).__name__} has no part {rest!r}")
     hint = typing.get_type_hints(type(spec))[name]
     return dataclasses.replace(spec, **{name: parse(here, value, hint)})  # type: ignore[type-var]
 

@@ -16,29 +16,30 @@ from becl.signals import STOPPED, answered, heard
 from becl.terminal import Loss, Output, streams
 
 HELP = {
-    "maze": "learn skills in a 2-D maze and draw them (the paper's maze study)",
-    "pretrain": "learn skills without a reward, on robots or other environments: any method, several seeds",
+    "maze": "learn skills in a 2-D maze and draw them (the paper's study)",
+    "pretrain": "learn skills without a reward: any environment, method, seeds",
     "finetune": "let pretrained skills learn tasks, and score them",
-    "evaluate": "look at what pretrained skills do: returns, coverage, how easy they are to tell apart",
-    "gallery": "look at all skills side by side in 3D, in a browser or as one file to share",
-    "video": "film the skills: an mp4 and a GIF of each, and of all side by side",
-    "filmstrip": "draw snapshots along an episode as one picture: one row per skill or per method",
-    "trajectories": "draw where skills go, which states they cover and, for BeCL, their features",
-    "sweep": "train and compare a whole grid of runs in stages, on one machine or a Ray cluster",
-    "report": "compare finetuned runs: tables, intervals and figures on one page",
+    "evaluate": "measure what skills do: returns, coverage, distinctness",
+    "gallery": "look at all skills side by side in 3D, in a browser or one file",
+    "video": "film the skills: an mp4 and a GIF of each, and of all together",
+    "filmstrip": "draw an episode as one picture: a row per skill or method",
+    "trajectories": "draw where skills go and which states they cover",
+    "sweep": "train and compare a grid of runs, here or on a Ray cluster",
+    "report": "compare finetuned runs: tables, intervals, figures on one page",
     "resume": "continue a run that was stopped",
-    "export": "write the policy of a skill to a file that needs no becl: npz, safetensors or onnx",
+    "export": "write a skill's policy as npz, safetensors or ONNX",
     "plot": "draw learning curves of pretraining runs",
     "envs": "show the environments",
     "methods": "show the methods and their options",
     "theory": "check the paper's theorems numerically",
-    "doctor": "check what works on this machine, and what to install for the rest",
+    "doctor": "check what works on this machine, and how to mend the rest",
+    "completion": "print the script that completes words in bash, zsh or fish",
 }
 
 WITHOUT_METHODS = ("envs", "theory", "doctor")
 TRAINING = ("maze", "pretrain", "finetune", "sweep", "resume")
 """Commands that go on, and succeed, where nobody listens."""
-SHOWING = ("envs", "methods", "doctor")
+SHOWING = ("envs", "methods", "doctor", "completion")
 """Commands that have nothing to do where nobody listens; with --dry-run others have neither."""
 
 
@@ -47,8 +48,9 @@ def usage() -> str:
     return (
         "becl: skills without a reward, by behavior contrastive learning\n\n"
         f"usage: becl COMMAND [options]\n\n{commands}\n\n"
-        "becl COMMAND --help shows the options of a command; becl --version shows the version.\n"
-        "becl COMMAND --plugin FILE_OR_MODULE adds methods of your own to any command (docs/own-method.md)."
+        "becl COMMAND --help shows the options of a command, with examples.\n"
+        "becl COMMAND --plugin PLUGIN adds methods of your own (docs/own-method.md).\n"
+        "becl --version shows the version."
     )
 
 

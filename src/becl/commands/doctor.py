@@ -59,6 +59,7 @@ def run(options: DoctorOptions) -> int:
     if options.json is not None:
         write_json(options.json, lines, seconds)
     print(f"{len(broken)} of {len(lines)} checks broken" if broken else "all that is needed works")
+    print("to complete commands and names with the Tab key: becl completion --help")
     return 1 if broken else 0
 
 
@@ -103,7 +104,7 @@ def child(name: str) -> list[str]:
 
 def tell(name: str) -> None:
     """The other side: prints lines as soon as they are there."""
-    for line in TOLD[name]():
+    for line in IN_CHILD[name]():
         print(json.dumps(vars(line)), flush=True)
 
 
@@ -118,7 +119,8 @@ CHECKS: dict[str, Callable[[], list[Line]] | Apart] = {
     "devices": Apart("devices", 60.0, DRIVERS),
     "simulators": Apart("simulators", 60.0, f"unset MUJOCO_GL; else {REPAIR} mujoco jax"),
 }
-TOLD: dict[str, Callable[[], Iterator[Line]]] = {"devices": check_devices, "simulators": check_simulators}
+IN_CHILD: dict[str, Callable[[], Iterator[Line]]] = {"devices": check_devices, "simulators": check_simulators}
+"""What `tell` does in the process of a check that is `Apart`."""
 
 
 def show(lines: list[Line], seconds: float) -> None:

@@ -1,61 +1,106 @@
-"""The help of a command: tyro draws it from the fields of its options and the text below each of them.
+"""The help of a command: what it does, its options in groups, examples.
 
-The text says the default where the field's own value would not tell it (None, nothing, a switch).
+All of it stands with the options: the docstring of their class, the text below each field, the groups they begin.
 """
 
 import ast
-import dataclasses
 import inspect
-import typing
-from pathlib import Path
-from typing import Annotated, Any, Literal
+import re
+import shutil
+import textwrap
+from typing import NamedTuple
 
-import tyro
-from tyro.constructors import PrimitiveConstructorSpec
+from becl.options.fields import CommandOption, options_of
 
-from becl.commands.parse import bare, is_list, is_positional, metadata
-
-PLUGIN = "--plugin FILE_OR_MODULE adds methods of your own and may be repeated (docs/own-method.md)."
-
-VALUES = {
-    "checkpoint_every": "STEPS",
-    "eval_every": "STEPS",
-    "export": "FILE",
-    "hidden": "WIDTH",
-    "json": "FILE",
-    "log_every": "STEPS",
-    "markdown": "FILE",
-    "methods": "METHOD",
-    "name": "METHOD",
-    "ray_address": "HOST:PORT",
-    "runs": "RUN",
-    "size": "PIXELS",
-    "snapshot": "STEPS",
-    "steps": "STEPS",
-    "wandb": "PROJECT",
+SHARED = {
+    "--plugin PLUGIN": "Add methods of your own, from a file or a module; may be repeated (docs/own-method.md).",
+    "-h, --help": "Show this help and do nothing else.",
 }
-"""What the value of an option is called where neither its type nor its own name says it."""
+"""What every command takes besides its own options."""
+NARROWEST, WIDEST = 40, 110
+"""Columns: text is not wrapped to less, and is hard to read in longer lines."""
+INDENT = 22
+"""Columns of an option's name, before its text."""
+
+
+class About(NamedTuple):
+    """What the docstring of a command's options says."""
+
+    text: str
+    examples: str
+    """Commands, each below a comment that says what it does."""
 
 
 def print_help(kind: type, command: str) -> None:
-    hints = typing.get_type_hints(kind, include_extras=True)
-    texts = field_texts(kind)
-    fields = [shown(field, hints[field.name], texts[field.name]) for field in dataclasses.fields(kind)]
-    tyro.cli(
-        dataclasses.make_dataclass("Shown", fields),
-        prog=f"becl {command}",
-        args=["--help"],
-        description=f"{inspect.getdoc(kind)}\n\n{PLUGIN}",
-    )
+    columns = shutil.get_terminal_size().columns
+    print(help_text(kind, command, max(NARROWEST, min(columns, WIDEST))))
 
 
-def shown(field: dataclasses.Field[Any], hint: Any, text: str) -> tuple[str, Any, Any]:
-    """A field as tyro is to show it."""
-    value = metavar(field.name, hint)
-    if field.default is None and is_positional(hint):
-        value = f"[{value}]"
-    about = tyro.conf.arg(metavar=value, help=text, help_behavior_hint=default_text(field.default))
-    return field.name, Annotated[hint, about], dataclasses.field(default=field.default)
+def help_text(kind: type, command: str, width: int) -> str:
+    """The help of a command in lines of at most so many columns, where its words allow it."""
+    options, texts, about = options_of(kind), field_texts(kind), about_of(kind)
+    groups: dict[str, list[str]] = {}
+    for option in options.values():
+        group = groups.setdefault("Arguments" if option.positional else option.group, [])
+        group.append(entry(written(option), with_default(texts[option.name], option), width))
+    groups["Any command"] = [entry(name, text, width) for name, text in SHARED.items()]
+    groups["Examples"] = [textwrap.indent(about.examples, "  ")]
+    parts = [f"usage: {usage(command, options)}", *(wrapped(part, width) for part in about.text.split("\n\n"))]
+    return "\n\n".join([*parts, *(f"{title}:\n" + "\n".join(lines) for title, lines in groups.items())])
+
+
+def usage(command: str, options: dict[str, CommandOption]) -> str:
+    """How a command is written, in one line."""
+    needed = [written(option) for option in options.values() if option.positional or option.required]
+    return " ".join(["becl", command, *needed, "[options]"])
+
+
+def written(option: CommandOption) -> str:
+    """An option as it is typed."""
+    name = "{" + ",".join(option.choices) + "}" if option.choices else option.value.name
+    if option.positional:
+        name = name if not option.several else f"{name} ..."
+        return name if option.required else f"[{name}]"
+    if option.switch:
+        return option.word if not option.default else f"{option.word}, --no-{option.word[2:]}"
+    return f"{option.word} {name} ..." if option.several else f"{option.word} {name}"
+
+
+def with_default(text: str, option: CommandOption) -> str:
+    """The text of an option with its default after the first sentence, where the text itself does not say it."""
+    default = option.default
+    if option.required or default is None or default is False or default == ():
+        return text
+    if option.value.read is not None:
+        said = option.value.text(default)
+    elif isinstance(default, bool):
+        said = "yes"
+    elif isinstance(default, tuple):
+        said = " ".join(map(str, default))
+    else:
+        said = f"{default:,}" if isinstance(default, int) else str(default)
+    return re.sub(r"\.(?= [A-Z\"]|$)", f" (default: {said}).", text, count=1)
+
+
+def entry(name: str, text: str, width: int) -> str:
+    """An option and its text: beside it, or below where its name is long."""
+    lines = wrapped(text, width - INDENT).split("\n")
+    if len(name) + 4 > INDENT:
+        return "\n".join([f"  {name}", *(" " * INDENT + line for line in lines)])
+    return "\n".join([f"  {name}".ljust(INDENT) + lines[0], *(" " * INDENT + line for line in lines[1:])])
+
+
+def wrapped(text: str, width: int) -> str:
+    """Text in lines, broken neither at hyphens nor within what stands between backticks or is a short default."""
+    kept = re.sub(r"`[^`]*`|\(default: [^)]{1,16}\)", lambda part: part[0].replace(" ", "\0"), " ".join(text.split()))
+    lines = textwrap.wrap(kept, width, break_on_hyphens=False, break_long_words=False)
+    return "\n".join(lines).replace("\0", " ")
+
+
+def about_of(kind: type) -> About:
+    """A command's text and its examples."""
+    text, _, examples = (inspect.getdoc(kind) or "").partition("\n\nExamples:\n")
+    return About(text, textwrap.dedent(examples))
 
 
 def field_texts(kind: type) -> dict[str, str]:
@@ -68,29 +113,3 @@ def field_texts(kind: type) -> dict[str, str]:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
                 texts[name] = " ".join(text.split())
     return texts
-
-
-def metavar(name: str, hint: Any) -> str | None:
-    """What stands for an option's value in its help; None for a switch, which takes none."""
-    readers = [one for one in metadata(hint) if isinstance(one, PrimitiveConstructorSpec)]
-    if readers:
-        return readers[0].metavar
-    plain = bare(hint)
-    kinds = [one for one in typing.get_args(plain) or (plain,) if one not in (type(None), ...)]
-    if kinds == [bool]:
-        return None
-    choices = [one for one in [plain, *kinds] if typing.get_origin(one) is Literal]
-    if choices:
-        return "{" + ",".join(typing.get_args(choices[0])) + "}"
-    by_type = {int: "N", float: "NUMBER", Path: "PATH"}.get(kinds[0], name.upper())
-    value = VALUES.get(name, name.upper() if name in ("env", "run", "file") else by_type)
-    return f"[{value} ...]" if is_list(hint) else value
-
-
-def default_text(default: Any) -> str:
-    """A default as the help shows it behind the text; nothing where the text says it."""
-    if default is dataclasses.MISSING or default is None or isinstance(default, bool) or default == ():
-        return ""
-    if isinstance(default, tuple):
-        return f"(default: {len(default) if default == (0,) else ' '.join(map(str, default))})"
-    return f"(default: {default:,})" if isinstance(default, int) else f"(default: {default})"

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from becl.cores import available_cores
 from becl.errors import UserError
-from becl.invocation import own_version
+from becl.invocation import checkout, own_version, to_install
 from becl.processes import ended, exit_text, final_line
 from becl.views.gl import drawing
 
@@ -33,8 +33,8 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 WRITTEN = 64 * 2**20  # Bytes of the file that writing is timed with.
 LITTLE = 2 * 10**9  # Bytes free, below which a run may not fit.
 EXACT = 5e-5  # Products in float32 are better than this, relative to their usual size; those in TF32 are not.
-REPAIR = "pip install --force-reinstall becl"
-DRIVERS = "see whether JAX_PLATFORMS=cpu helps; if so, update the driver or pip install 'becl[cuda]' again"
+REPAIR = f"pip install --force-reinstall {checkout() or '.'}"
+DRIVERS = f"see whether JAX_PLATFORMS=cpu helps; if so, update the driver or {to_install('cuda')} again"
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,9 @@ def requirements() -> dict[str, Any]:
         asked = [Requirement(text) for text in requires("becl") or []]
     except (ImportError, PackageNotFoundError):
         return {}
-    return {one.name: one for one in asked if one.marker is None or one.marker.evaluate({"extra": ""})}
+    return {
+        one.name.replace("-", "_"): one for one in asked if one.marker is None or one.marker.evaluate({"extra": ""})
+    }
 
 
 def check_extras() -> list[Line]:
@@ -121,7 +123,7 @@ def check_extras() -> list[Line]:
         if importlib.util.find_spec(name) is not None:
             lines.append(Line(name, "ok", version_of(name), data={"version": version_of(name)}))
         else:
-            lines.append(Line(name, "note", f"not installed ({use})", f"pip install 'becl[{name}]'"))
+            lines.append(Line(name, "note", f"not installed ({use})", to_install(name)))
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is not None:
         return [*lines, Line("chromium", "ok", browser, data={"path": browser})]
@@ -212,7 +214,7 @@ def check_devices() -> Iterator[Line]:
     if devices[0].platform != "cpu":
         yield check_device(jax.devices("cpu")[0])  # Finetuned policies are evaluated there.
     elif Path("/dev/nvidia0").exists() or shutil.which("nvidia-smi") is not None:
-        yield Line("devices", "note", "there is an NVIDIA card, but JAX sees no GPU", "pip install 'becl[cuda]'")
+        yield Line("devices", "note", "there is an NVIDIA card, but JAX sees no GPU", to_install("cuda"))
     yield from check_precisions(devices[0])
 
 
@@ -227,7 +229,7 @@ def check_device(device: Any) -> Line:
         if float(total) != 64**3:
             return Line(name, "broken", f"{kind} computes wrong sums", "another driver, or another device")
     except Exception as error:
-        advice = "another process may use up its memory; else pip install 'becl[cuda]' again, or JAX_PLATFORMS=cpu"
+        advice = f"another process may use up its memory; else {to_install('cuda')} again, or JAX_PLATFORMS=cpu"
         return Line(name, "broken", f"{kind}: {last_words(error)}", advice)
     data = {"platform": device.platform, "kind": kind, "memory": stats.get("bytes_limit")}
     text = f"{kind} computes"

@@ -45,7 +45,7 @@ def choose_numbers(given: str | Sequence[int], parts: Mapping[str, slice], count
         elif colon and all(not end or end.isdecimal() for end in (low, high)):
             chosen += range(int(low or 0), int(high or count))
         else:
-            raise unknown("part of the observation", word, [*parts, f"numbers 0 to {count - 1}", "ranges such as 0:2"])
+            raise unknown("part of the observation", word, parts, [f"numbers 0 to {count - 1}", "ranges such as 0:2"])
     if not isinstance(given, str):
         chosen = list(given)
     if not chosen or min(chosen) < 0 or max(chosen) >= count:

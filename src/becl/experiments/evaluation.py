@@ -23,13 +23,14 @@ from becl.errors import UserError, unknown
 from becl.experiments.pretraining import Pretraining, load_pretraining
 from becl.experiments.settings import check_seeds
 from becl.experiments.snapshots import load_snapshot, snapshot_path
-from becl.invocation import own_version, shared_command
+from becl.invocation import own_version
 from becl.measure.skills import STARTS, per_skill, rollout, sets_of, skills_of, summary, tasks_of, zero_shot
 from becl.options import EvaluateOptions
 from becl.runs.folder import check_place, kept_snapshots, six_digits, to_csv, trust_folder, write_text
 from becl.runs.log import readable
 from becl.runs.progress import counted, progress
 from becl.seeds import seeds_text
+from becl.sharing import shared_command
 from becl.skills import SkillSpace
 from becl.terminal import console, table
 

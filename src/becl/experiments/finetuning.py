@@ -297,7 +297,10 @@ def resolve_choice(text: str, method: str, pretraining: Pretraining | None) -> t
     """The rule a word stands for, and how often it is asked."""
     name, _, number = text.partition(":")
     if name not in {word.partition(":")[0] for word in FINETUNE_SKILLS} or (name == "fixed") != bool(number):
-        raise unknown("skill choice", text, FINETUNE_SKILLS)
+        numbered = [word for word in FINETUNE_SKILLS if ":" in word]
+        offered = [word for word in FINETUNE_SKILLS if word not in numbered]
+        offered += [word.replace("K", number) for word in numbered if number.isdecimal()]
+        raise unknown("skill choice", text, offered, numbered)
     space = NoSkill() if pretraining is None else pretraining.run.objective.skills
     if isinstance(space, NoSkill) != (name == "none"):
         has = "no skills" if name != "none" else "skills"

@@ -1,4 +1,4 @@
-"""Policies as ONNX graphs. Needs the package onnx: `pip install -e '.[onnx]'`."""
+"""Policies as ONNX graphs. Needs the extra `onnx`."""
 
 import importlib.util
 from collections.abc import Mapping
@@ -9,6 +9,7 @@ import numpy as np
 
 from becl.errors import UserError
 from becl.export.policy import Act
+from becl.invocation import to_install
 
 NODES = (
     ("MatMul", ("observation", "trunk.weight"), "trunk.product"),
@@ -36,7 +37,7 @@ IR_VERSION = 8  # Of the same release of ONNX.
 def check_onnx(out: Path) -> None:
     """Refuses to write a file where onnx is not installed."""
     if importlib.util.find_spec("onnx") is None:
-        raise UserError(f"--out {out}: onnx is not installed; pip install -e '.[onnx]'")
+        raise UserError(f"--out {out}: onnx is not installed; {to_install('onnx')}")
 
 
 def to_onnx(arrays: Mapping[str, np.ndarray], about: Mapping[str, str]) -> bytes:

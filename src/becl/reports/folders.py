@@ -17,11 +17,11 @@ import numpy as np
 from jaxtyping import Float
 
 from becl.errors import UserError, printable
-from becl.invocation import shared_command
 from becl.reports.names import domain_of, listed
 from becl.runs.folder import check_printable
 from becl.runs.inside import read_text
 from becl.runs.metrics import read_metrics
+from becl.sharing import shared_command
 
 Json = dict[str, Any]
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from becl.errors import UserError, printable
-from becl.invocation import COMMAND, own_version, shared_command, shared_text
+from becl.invocation import COMMAND, own_version
 from becl.options import ReportOptions
 from becl.reports.configurations import all_tasks
 from becl.reports.markdown import to_markdown
@@ -31,6 +31,7 @@ from becl.reports.sections.section import Section
 from becl.reports.tables import Cell
 from becl.runs.folder import to_csv, write_text
 from becl.runs.progress import counted
+from becl.sharing import shared_command, shared_text
 from becl.terminal import console, table
 from becl.views.figures.style import save
 

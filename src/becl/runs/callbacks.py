@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from becl.errors import UserError
+from becl.invocation import to_install
 
 Row = dict[str, Any]
 
@@ -35,13 +36,13 @@ class Callback:
 
 
 class Wandb(Callback):
-    """Logs to Weights & Biases: one run of theirs a folder, all seeds in it. Needs the extra `becl[wandb]`."""
+    """Logs to Weights & Biases: one run of theirs a folder, all seeds in it. Needs the extra `wandb`."""
 
     def __init__(self, project: str):
         try:
             import wandb  # type: ignore[import-not-found]
         except ImportError:
-            raise UserError("--wandb: Weights & Biases is not installed; pip install 'becl[wandb]'") from None
+            raise UserError(f"--wandb: Weights & Biases is not installed; {to_install('wandb')}") from None
         self.project, self._wandb, self._run = project, wandb, None
 
     def on_start(self, folder: Path, config: dict[str, Any]) -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from becl.errors import UserError, printable
-from becl.invocation import shared_path
 from becl.plugins import bare, origins_of
 from becl.runs.inside import check_inside, inside, plain, read_text
+from becl.sharing import shared_path
 from becl.specs import difference, upgraded
 from becl.trust import trust
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import jax
 
-from becl.invocation import COMMAND, own_version, shared_command
+from becl.invocation import COMMAND, own_version
+from becl.sharing import shared_command
 
 
 def device_name() -> str:

@@ -12,12 +12,13 @@ from typing import Any
 from becl.cores import available_cores
 from becl.errors import Failed, UserError, brief
 from becl.experiments.workers import ONE_THREAD
+from becl.invocation import to_install
 from becl.runs.progress import say
 from becl.signals import STOPPED
 from becl.sweeps.device import Device, device_here
 from becl.sweeps.jobs import LOST, Ended, Order, run_job
 
-INSTALL = "pip install 'becl[ray]'"
+INSTALL = to_install("ray")
 REUSED = 16  # Jobs of a worker process on a CPU: compiled programs are shared, but use up its memory maps in the end.
 STOPPING = 120.0  # Seconds that jobs get for their last checkpoint.
 ALONE: dict[str, Any] = {"include_dashboard": False, "_node_ip_address": "127.0.0.1", "object_store_memory": 10**8}

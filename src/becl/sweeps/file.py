@@ -253,7 +253,7 @@ def read_sweep(word: str) -> Sweep:
     path = Path(word)
     if path.suffix != ".toml" and not path.is_file():
         if word not in presets():
-            raise unknown("sweep", word, [*presets(), "a file that ends in .toml"])
+            raise unknown("sweep", word, presets(), ["a file that ends in .toml"])
         return parse(word, presets()[word].read_text(encoding="utf-8"))
     try:
         text = path.read_text(encoding="utf-8")

@@ -136,12 +136,12 @@ def guarded(gate: Gate) -> Iterator[None]:
     viser takes no hook for requests, so that `websockets.asyncio.server.serve`, which it calls, is stood in for while
     it is made. Should it stop calling it, nothing is served: RuntimeError.
     """
-    module, made = websockets.asyncio.server, []
+    module, handlers = websockets.asyncio.server, []
     original = module.serve
 
     def serve(handler: Any, host: Any, port: Any, *, process_request: Answer | None = None, **rest: Any) -> Any:
         del host, port
-        made.append(handler)
+        handlers.append(handler)
         rest |= {"process_request": checked(gate, process_request), "sock": gate.listener, "logger": LOG}
         return original(handler, **rest)
 
@@ -151,7 +151,7 @@ def guarded(gate: Gate) -> Iterator[None]:
             yield
         finally:
             module.serve = original  # type: ignore[misc]
-    if len(made) != 1:
+    if len(handlers) != 1:
         raise RuntimeError("this version of viser does not serve through websockets.asyncio.server.serve")
 
 

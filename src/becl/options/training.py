@@ -1,0 +1,234 @@
+"""The options of the commands that train."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from becl.options.fields import (
+    Folder,
+    Group,
+    Method,
+    Parts,
+    Positional,
+    Project,
+    Run,
+    Seeds,
+    Settings,
+    SomeSeeds,
+    Steps,
+    Trust,
+    Value,
+    Width,
+)
+
+Precision = Literal["auto", "float32", "tf32", "bf16"]
+
+
+@dataclass(frozen=True)
+class PretrainOptions:
+    """Learn skills, or explore, without a task's reward. All seeds are trained together.
+
+    Examples:
+        # how much memory and time it needs on this machine
+        becl pretrain walker --seeds 8 --dry-run
+        # sizes for a laptop; --set changes what has no option of its own
+        becl pretrain walker --hidden 256 --set batch=256 --steps 2e5
+        # an environment of Gymnasium, another method
+        becl pretrain gym:Pendulum-v1 --method diayn --hidden 64 --steps 20000
+    """
+
+    env: Annotated[str, Positional]
+    """A robot (walker, quadruped, jaco), one of its tasks (walker_run), or a maze (square_a); `becl envs` lists them.
+    Also any Gymnasium environment (gym:HalfCheetah-v5) or dm_control task (dmc:cheetah_run)."""
+    method: Annotated[str, Group("What to learn")] = "becl"
+    """Method to train; `becl methods` lists them."""
+    seeds: Seeds = (0,)
+    """How many seeds (5: seeds 0 to 4), a range of them (100:105: seeds 100 to 104), or a list (3,7,9)."""
+    steps: Steps = 2_000_000
+    """Environment steps per seed; 2e6 is two million."""
+    skills: int | None = None
+    """Number of skills; for continuous skills, number of dimensions (default: the method's own, 16 for becl)."""
+    envs: Annotated[int | None, Group("Sizes and speed")] = None
+    """Environments per seed, stepped together (default: 32). 1 reproduces the published schedule exactly."""
+    hidden: Width | None = None
+    """Width of all networks (default: 1024). 256 suits a laptop."""
+    precision: Precision | None = None
+    """Precision of matrix products (default: bf16 where supported). Weights and optimisers stay float32."""
+    objective_obs: Annotated[Parts, Group("Details of the method")] = None
+    """What the objective sees of an observation: indices (0:2, or 0,3,7) or named parts (height) (default: all)."""
+    normalize_obs: bool = False
+    """Normalise observations by their running mean and deviation, which are stored with the policy."""
+    set: Settings = ()
+    """Any other option, for example temperature=0.2 replay.capacity=200000; `becl methods METHOD` lists them. --set may
+    be repeated, but each option is set once."""
+    log_every: Annotated[Steps | None, Group("Output")] = None
+    """Steps per seed between rows of metrics (default: 10,000, or a twentieth of a shorter run)."""
+    checkpoint_every: Steps = 100_000
+    """Steps per seed between checkpoints."""
+    wandb: Project | None = None
+    """Also log to this Weights & Biases project."""
+    out: Folder | None = None
+    """Folder for results (default: runs/pretrain-ENV-METHOD). The same command continues a stopped run."""
+    dry_run: Annotated[bool, Group("Before it starts")] = False
+    """Only show the resolved configuration, the memory it needs and the estimated time."""
+
+
+@dataclass(frozen=True)
+class FinetuneOptions:
+    """Train pretrained skills on tasks, with the tasks' own rewards, and score them. Seeds and tasks run together.
+
+    Examples:
+        # all tasks of the robot, for every pretrained seed
+        becl finetune runs/pretrain-walker-becl
+        # one task, from the best of the skills
+        becl finetune runs/pretrain-walker-becl --task walker_run --skill best-first
+        # the baseline: the same task without pretraining
+        becl finetune --scratch --task walker_run --seeds 4
+    """
+
+    run: Annotated[Run | None, Positional] = None
+    """Folder of `becl pretrain`; leave it out with --scratch."""
+    task: Annotated[tuple[str, ...], Group("What to learn")] = ("all",)
+    """Tasks of the run's robot or environment (walker_run), or all."""
+    scratch: bool = False
+    """Learn the tasks without any pretraining, as the DDPG baseline does."""
+    seeds: SomeSeeds = None
+    """Which pretrained seeds to use: how many (5: seeds 0 to 4), a range (100:105), or a list (3,7,9) (default: all;
+    with --scratch, one)."""
+    snapshot: Steps | None = None
+    """Which saved networks to start from, by steps of pretraining (default: the last snapshot)."""
+    skill: Annotated[str | None, Value("CHOICE")] = None
+    """Which skill learns the task: random, resampled, fixed:K, each, best-first, constant, regress, meta or none
+    (default: the choice that the method was published with)."""
+    transfer: Literal["trunk", "critic", "critic-released"] | None = None
+    """What to keep besides the actor: the critic's trunk (trunk), or the whole critic with its target network equal to
+    it (critic) or freshly initialised (critic-released) (default: the method's own, trunk for most)."""
+    steps: Annotated[Steps, Group("How long, and how it is scored")] = 100_000
+    """Environment steps per run; 0 only evaluates."""
+    eval_every: Steps = 10_000
+    """Steps between evaluations."""
+    eval_episodes: int = 10
+    """Episodes per evaluation."""
+    final_episodes: int | None = None
+    """Episodes for the final score, from the same starting states for every method (default: 50)."""
+    envs: Annotated[int | None, Group("Sizes and speed")] = None
+    """Environments per run, stepped together (default: as in pretraining)."""
+    hidden: Width | None = None
+    """Width of the networks with --scratch (default: 1024)."""
+    precision: Precision | None = None
+    """Precision of matrix products (default: as in pretraining). Weights and optimisers stay float32."""
+    set: Annotated[Settings, Group("Details of the method")] = ()
+    """Any other option, for example warmup=policy random_steps=0 (docs/finetuning.md). --set may be repeated, but each
+    option is set once."""
+    checkpoint_every: Annotated[Steps, Group("Output")] = 25_000
+    """Steps per run between checkpoints."""
+    wandb: Project | None = None
+    """Also log to this Weights & Biases project."""
+    out: Folder | None = None
+    """Folder for results (default: runs/finetune-DOMAIN-METHOD). The same command continues a stopped run."""
+    dry_run: Annotated[bool, Group("Before it starts")] = False
+    """Only show the resolved configuration and the memory it needs."""
+    trust: Trust = False
+    """Run the code of the environment that the folder names, where that is from outside becl (py:, gym:MODULE/ID)."""
+
+
+@dataclass(frozen=True)
+class MazeOptions:
+    """Learn skills in a 2-D maze without a reward, and draw them: the paper's maze study.
+
+    Examples:
+        # a first look in about a minute
+        becl maze --demo
+        # the paper's comparison, two seeds of each method
+        becl maze --methods becl diayn dads cic --seeds 2
+        # another maze, and an option of one method only
+        becl maze --maze square_tree --set becl:positive=mean --out runs/tree
+    """
+
+    methods: Annotated[tuple[Method, ...], Group("What to compare")] = ()
+    """Methods to compare; `becl methods` lists them (default: becl diayn dads cic, or what the study is about)."""
+    study: Literal["comparison", "estimates", "temperature", "skills"] = "comparison"
+    """What is compared: methods side by side (comparison), the same with MINE and particle entropy (estimates), κ = 1,
+    0.5, 0.1, 0.01 (temperature), or 10, 15, 20, 30 skills in the tree maze (skills)."""
+    maze: str | None = None
+    """Which maze; `becl envs` lists them (default: square_a; square_tree in the skills study)."""
+    skills: int | None = None
+    """Number of skills (default: 10)."""
+    temperature: float | None = None
+    """Temperature κ of BeCL's contrast (default: the method's own; `becl methods becl` shows it)."""
+    seeds: Annotated[Seeds, Group("How much")] = (0,)
+    """How many seeds (5: seeds 0 to 4), a range of them (100:105: seeds 100 to 104), or a list (3,7,9)."""
+    cycles: int | None = None
+    """Training cycles, each of 2 × 50 episodes of 50 steps (default: the paper's 2500)."""
+    set: Annotated[Settings, Group("Details of the methods")] = ()
+    """Any other option, of all methods or of one: learner.entropy_weight=0.1 becl:positive=mean; `becl methods METHOD`
+    lists them. --set may be repeated, but each option is set once."""
+    mine_iterations: int = 10_000
+    """Iterations of MINE in the estimates study."""
+    workers: Annotated[int | None, Group("Running and output")] = None
+    """Number of processes on a CPU (default: one per core)."""
+    out: Folder | None = None
+    """Folder for results (default: runs/maze-STUDY). The same command continues a stopped run."""
+    demo: bool = False
+    """A first look in about a minute: BeCL and DIAYN, one seed, a few hundred cycles."""
+    train_only: bool = False
+    """Only train, and leave the table and figures to a later command. Other commands may train other seeds in the same
+    folder at the same time."""
+
+
+@dataclass(frozen=True)
+class SweepOptions:
+    """Run a grid of methods, domains, tasks, seeds and options in stages: pretrain, finetune, report.
+
+    The same command continues with what is not finished.
+
+    Examples:
+        # what would be run, how long it takes, what it writes
+        becl sweep paper-urlb --dry-run
+        # a little of everything, in minutes; and how far it is
+        becl sweep smoke --out runs/smoke
+        becl sweep status smoke --out runs/smoke
+    """
+
+    file: Annotated[tuple[str, ...], Positional, Value("SWEEP", tuple, several=True)]
+    """A TOML file (docs/sweeps.md), or a preset: smoke, paper-maze, paper-urlb, paper-ablations. With the word status
+    before it, only how far the sweep is."""
+    out: Annotated[Folder | None, Group("What and where")] = None
+    """Folder for all results (default: what the file says, otherwise runs/sweep-NAME)."""
+    group: Annotated[int | None, Group("How jobs run")] = None
+    """Maximum number of runs to train together (default: as many as run fast and fit into memory)."""
+    cpus: int | None = None
+    """Cores per job, with Ray (default: 1)."""
+    gpus: float | None = None
+    """GPUs per job, with Ray (default: 1 where there are any)."""
+    retries: int | None = None
+    """How often a job that fails is tried again, from its last checkpoint (default: 2)."""
+    ray: bool = True
+    """Use Ray, if it is installed, to run jobs in parallel; otherwise they run one after another in this process."""
+    ray_address: Annotated[str | None, Value("HOST:PORT")] = None
+    """Ray cluster to run on, HOST:PORT or auto (default: start Ray on this machine)."""
+    dry_run: Annotated[bool, Group("Before it starts")] = False
+    """Only show the plan: jobs, groups, estimated time and disk space."""
+    trust: Trust = False
+    """Run the code of the environments that the file names, where they are from outside becl (py:, gym:MODULE/ID)."""
+
+
+@dataclass(frozen=True)
+class ResumeOptions:
+    """Continue a run that was stopped or killed, from its last checkpoint, bit for bit.
+
+    Examples:
+        becl resume runs/pretrain-walker-becl
+        # with checkpoints more often than before
+        becl resume runs/pretrain-walker-becl --checkpoint-every 20000
+    """
+
+    run: Annotated[Run, Positional]
+    """Folder of `becl pretrain`, `becl finetune` or `becl maze`."""
+    checkpoint_every: Annotated[Steps | None, Group("What may change")] = None
+    """Steps between checkpoints (default: 100,000 for pretraining, 25,000 for finetuning)."""
+    wandb: Project | None = None
+    """Also log to this Weights & Biases project."""
+    workers: int | None = None
+    """Number of processes on a CPU, for a maze study (default: one per core)."""
+    trust: Trust = False
+    """Run the code of the environment that the folder names, where that is from outside becl (py:, gym:MODULE/ID)."""
