@@ -74,6 +74,7 @@ def main() -> None:
     parser.add_argument("--presses", type=int, default=25)
     parser.add_argument("--runs", type=Path, default=Path("results/urlb"))
     parser.add_argument("--only", nargs="+", default=["report", "theory", "pretrain"])
+    parser.add_argument("--longest", type=float, help="seconds before a press (default: 0.9 of what a command takes)")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     draw = random.Random(options.seed)
@@ -82,11 +83,12 @@ def main() -> None:
     rows = []
     for name in options.only:
         with tempfile.TemporaryDirectory() as folder:
-            longest = undisturbed(commands(options.runs, Path(folder) / "whole")[name])
+            words = commands(options.runs, Path(folder) / "whole")[name]
+            longest = options.longest or 0.9 * undisturbed(words)
             found: list[tuple[str, float]] = []
             for number in range(options.presses):
                 out = Path(folder) / str(number)
-                after = draw.uniform(0.0, 0.9 * longest)
+                after = draw.uniform(0.0, longest)
                 ended, took = press(commands(options.runs, out)[name], after)
                 if half := [str(path) for path in out.rglob("*.part*")]:
                     ended = f"left {half[0]}"

@@ -153,15 +153,16 @@ def kept_command():
     COMMAND.set(before)
 
 
+@pytest.fixture(scope="module")
+def heard(tmp_path_factory) -> set[str]:
+    """The files of a run that somebody listens to."""
+    out = tmp_path_factory.mktemp("heard") / "run"
+    assert main([*PRETRAIN, "--out", str(out)]) == 0
+    return files(out)
+
+
 class TestTraining:
     """Goes on, succeeds, and leaves all files."""
-
-    @pytest.fixture(scope="class")
-    def heard(self, tmp_path_factory) -> set[str]:
-        """The files of a run that somebody listens to."""
-        out = tmp_path_factory.mktemp("heard") / "run"
-        assert main([*PRETRAIN, "--out", str(out)]) == 0
-        return files(out)
 
     def test_with_streams_that_fail(self, heard, tmp_path, monkeypatch, kept_command):
         monkeypatch.setattr(sys, "stdout", Failing(NO_ROOM))
