@@ -20,6 +20,8 @@ from pathlib import Path
 PRETRAIN = ["pretrain", "square_a", "--method", "diayn", "--skills", "4", "--envs", "2", "--steps", "4000",
             "--hidden", "8", "--set", "batch=16", "random_steps=20", "replay.capacity=1000"]  # fmt: skip
 
+LAST = {"report": "index.html", "theory": "theory-decomposition.svg", "pretrain": "result.json"}
+
 
 def commands(runs: Path, out: Path) -> dict[str, list[str]]:
     return {
@@ -36,8 +38,9 @@ def undisturbed(words: list[str]) -> float:
     return time.monotonic() - began
 
 
-def press(words: list[str], after: float) -> tuple[str, float]:
-    """What became of a command that was interrupted, and the seconds that it took to end."""
+def press(words: list[str], last: Path, after: float) -> tuple[str, float]:
+    """What became of a command that was interrupted, whose `last` file says that it is done, and the seconds that it
+    took to end."""
     process = subprocess.Popen(
         [sys.executable, "-m", "becl", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -52,7 +55,7 @@ def press(words: list[str], after: float) -> tuple[str, float]:
     out, error = process.communicate()
     took = time.monotonic() - pressed
     said = [line for line in (out + error).splitlines() if line.startswith("becl: stopped")]
-    if process.returncode == -signal.SIGINT and not error:  # Python was tidying up.
+    if process.returncode == -signal.SIGINT and last.exists() and "Traceback" not in error:  # Python was tidying up.
         return "done before", took
     if "Traceback" in error or "Exception ignored" in error:
         return f"traceback: {error[-300:]}", took
@@ -89,7 +92,7 @@ def main() -> None:
             for number in range(options.presses):
                 out = Path(folder) / str(number)
                 after = draw.uniform(0.0, longest)
-                ended, took = press(commands(options.runs, out)[name], after)
+                ended, took = press(commands(options.runs, out)[name], out / name / LAST[name], after)
                 if half := [str(path) for path in out.rglob("*.part*")]:
                     ended = f"left {half[0]}"
                 if ended not in ("stopped", "done before"):

@@ -569,7 +569,7 @@ def test_a_folder_keeps_options_and_the_word_of_the_plugin(folder):
     assert config["run"]["objective"]["slack"] == 0.002
     assert config["run"]["objective"]["skills"] == {"spec": "Sphere", "dim": 3}
     assert load_pretraining(folder).config() == {name: value for name, value in config.items() if name != "plugins"}
-    assert f"--plugin={FILE}" in json.loads((folder / "result.json").read_text())["command"]
+    assert f"--plugin={shared_path(str(FILE))}" in json.loads((folder / "result.json").read_text())["command"]
 
 
 def test_folders_of_the_packages_own_methods_are_as_they_were(tmp_path):
