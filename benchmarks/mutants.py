@@ -122,6 +122,17 @@ MUTANTS = (
            "TestSkill"),
     Mutant("export: the skill's half of the weights", "skill.astype(np.float64) @ weight[observed:]",
            "skill.astype(np.float64) @ weight[: len(skill)]", "test_export.py", "acts_like"),
+    # Signals, output and sharing.
+    Mutant("signals: raised again while one cleans up",
+           "if not _importing(frame) and not _on_its_way(sys.exception()):", "if not _importing(frame):",
+           "test_signals.py", "cleaning"),
+    Mutant("signals: lost where nobody looks", "if pressed and not seen:", "if False:", "test_signals.py", "loops"),
+    Mutant("output: every loss ends the program", 'if self.loss == "ends" and self.error is not None:',
+           "if self.error is not None:", "test_output.py", "drops or bar"),
+    Mutant("sharing: where the source lies",
+           'os.path.relpath(os.path.realpath(config["source"]), os.path.realpath(out))',
+           'os.path.realpath(config["source"])', "test_sharing.py", "source"),
+    Mutant("sharing: formulas in tables", """return f"'{value}\"""", "return value", "test_sharing.py", "formula"),
 )  # fmt: skip
 
 

@@ -125,10 +125,9 @@ def test_the_marks_are_tensorboards_to_the_byte(tmp_path, monkeypatch):
 
 
 def test_files_sort_in_the_order_of_writing_whatever_the_clock_says(tmp_path, monkeypatch):
-    """Another machine may go on with a run, with a clock that is behind and a name that comes earlier."""
-    for clock, host in ((TIME, "z"), (TIME, "a"), (TIME - 3600, "m"), (TIME + 9, "a")):
+    """Another machine may go on with a run, with a clock that is behind."""
+    for clock in (TIME, TIME, TIME - 3600, TIME + 9):
         monkeypatch.setattr(events, "now", lambda clock=clock: clock)
-        monkeypatch.setattr(events.socket, "gethostname", lambda host=host: host)
         last = write(tmp_path, 10, purge_step=10)
         assert last.path == max(tmp_path.iterdir())
     assert len([*tmp_path.iterdir()]) == 4

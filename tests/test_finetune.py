@@ -49,8 +49,9 @@ from becl.objectives.registry import FINETUNE_SKILLS
 from becl.options import FinetuneOptions, PretrainOptions
 from becl.runs import session as session_file
 from becl.runs.arrays import named_arrays
-from becl.runs.folder import open_folder
+from becl.runs.folder import open_folder, read_config
 from becl.runs.progress import Progress
+from becl.sharing import shared_command
 from becl.skills import OneHot
 from becl.specs import from_dict
 
@@ -554,7 +555,7 @@ def test_a_run_leaves_plain_files(finished, becl):
     assert sorted(Path(name).parent.name for name in events) == sorted(lanes)
     result = json.loads((finished / "result.json").read_text())
     assert result["steps"] == 60
-    assert result["command"] == f"becl {' '.join(command(becl))} --out {finished}"
+    assert result["command"] == shared_command(f"becl {' '.join(command(becl))} --out {finished}")
     assert {"becl", "device", "jax", "python", "machine", "seconds", "steps_per_second"} <= result.keys()
     newest = max(path.stat().st_mtime_ns for path in finished.rglob("*") if path.is_file())
     assert (finished / "result.json").stat().st_mtime_ns == newest
@@ -632,7 +633,8 @@ def test_metrics_tell_lanes_apart(finished):
 
 def test_a_configuration_can_be_read_back(finished, becl):
     made = tiny(becl)
-    config = json.loads((finished / "config.json").read_text())
+    assert json.loads((finished / "config.json").read_text())["source"] == os.path.relpath(becl, finished)
+    config = read_config(finished)
     assert config == json.loads(json.dumps(made.config()))
     fields = ["command", "env", "method", "tasks", "seeds", "steps", "skill", "transfer", "run", "snapshot",
               "pretraining", "source", "eval_every", "eval_episodes", "final_episodes"]  # fmt: skip

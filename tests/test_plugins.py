@@ -39,6 +39,7 @@ from becl.objectives.registry import STUDIED
 from becl.options import FinetuneOptions, MazeOptions, PretrainOptions
 from becl.runs.folder import open_folder
 from becl.runs.progress import Progress
+from becl.sharing import shared_path
 from becl.skills import OneHot, Sphere
 
 ROOT = Path(__file__).parents[1]
@@ -570,11 +571,11 @@ def table(path: Path) -> list[dict[str, str]]:
 
 def test_a_folder_keeps_options_and_the_word_of_the_plugin(folder):
     config = json.loads((folder / "config.json").read_text())
-    assert config["plugins"] == {"metra": str(FILE)}
+    assert config["plugins"] == {"metra": shared_path(str(FILE))}
     assert config["run"]["objective"]["slack"] == 0.002
     assert config["run"]["objective"]["skills"] == {"spec": "Sphere", "dim": 3}
     assert load_pretraining(folder).config() == {name: value for name, value in config.items() if name != "plugins"}
-    assert f"--plugin={FILE}" in json.loads((folder / "result.json").read_text())["command"]
+    assert f"--plugin={shared_path(str(FILE))}" in json.loads((folder / "result.json").read_text())["command"]
 
 
 def test_folders_of_the_packages_own_methods_are_as_they_were(tmp_path):
@@ -666,7 +667,8 @@ def test_a_folder_of_an_unknown_method_names_its_plugin_and_runs_nothing(folder,
 def test_curves_of_an_unknown_method_are_drawn_with_a_line_about_it(folder, stranger, tmp_path, capsys):
     assert main(["plot", str(folder), "--out", str(tmp_path / "curves.png")]) == 0
     shown = capsys.readouterr()
-    assert f"method 'metra' is not known here; it came from {FILE}: add --plugin {FILE}" in shown.err
+    word = shared_path(str(FILE))
+    assert f"method 'metra' is not known here; it came from {word}: add --plugin {word}" in shown.err
     assert (tmp_path / "curves.png").exists()
     assert main(["report", str(folder), "--out", str(tmp_path / "report"), "--resamples", "10"]) == 0
     page = (tmp_path / "report" / "index.html").read_text()
@@ -710,7 +712,7 @@ def test_a_finetuned_method_of_ones_own_has_rows_in_the_report(tmp_path, monkeyp
     ]
     assert main([*tune, *plugin]) == 0
     config = json.loads((tmp_path / "tuned" / "config.json").read_text())
-    assert config["plugins"] == {"metra-discrete": str(FILE)}
+    assert config["plugins"] == {"metra-discrete": shared_path(str(FILE))}
     assert main(["resume", "tuned", *plugin]) == 0
     assert main(["report", "tuned", "--out", "report", "--resamples", "10", *plugin]) == 0
     rows = [row for path in (tmp_path / "report" / "tables").glob("*.csv") for row in csv.DictReader(path.open())]
@@ -726,7 +728,7 @@ def test_worker_processes_of_the_maze_study_know_plugins(tmp_path, monkeypatch, 
     study = ["maze", "--methods", "metra", "--cycles", "2", "--skills", "3", "--set", *words]
     out, plugin = tmp_path / "out", ["--plugin", str(FILE)]
     assert main([*study, "--workers", "2", "--out", str(out), *plugin]) == 0
-    assert json.loads((out / "config.json").read_text())["plugins"] == {"metra": str(FILE)}
+    assert json.loads((out / "config.json").read_text())["plugins"] == {"metra": shared_path(str(FILE))}
     rows = list(csv.DictReader((out / "summary.csv").open()))
     assert [(row["label"], row["seed"]) for row in rows] == [("metra", "0")]
     assert main(["resume", str(out), *plugin]) == 0

@@ -619,7 +619,7 @@ def test_a_second_ctrl_c_ends_the_command_at_once(tmp_path, monkeypatch, capsys)
 
     monkeypatch.setattr(session_file, "progress", lambda *_: contextlib.nullcontext(Watching(100, press)))
     assert main([*COMMAND, "--out", str(tmp_path / "run")]) == 130
-    assert capsys.readouterr().err == "becl: stopped\n"
+    assert "becl: stopped; the same command" in capsys.readouterr().out
     assert not (tmp_path / "run" / "seed-3").exists()
 
 

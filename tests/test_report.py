@@ -251,7 +251,7 @@ def test_tables_hold_every_evaluation_and_the_command_behind_it(tmp_path: Path) 
     assert float(scores[1]["return"]) == 0.1 + 0.2
     assert scores[0]["command"] == "becl finetune a"
     assert scores[0]["skill"] == "3"
-    assert scores[0]["folder"] == str(tmp_path / "a")
+    assert scores[0]["folder"] == ".../a"
     curves = {(int(row["seed"]), int(row["step"])): float(row["return"]) for row in read(out, "curves")}
     assert curves[0, STEPS // 2] == 50.0
     assert len(curves) == 6
@@ -613,7 +613,7 @@ def test_the_page_says_what_was_left_out(tmp_path: Path) -> None:
     (bad / "scores.csv").unlink()
     out = make(tmp_path / "out", bad, write(tmp_path / "good", {("walker_run", 1): 3.0}))
     (row,) = read(out, "left-out")
-    assert row == {"what": str(bad), "why": "scores.csv: No such file or directory"}
+    assert row == {"what": ".../bad", "why": "scores.csv: No such file or directory"}
     page = (out / "index.html").read_text()
     assert row["why"] in page
     assert html.escape(row["what"]) in page

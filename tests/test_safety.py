@@ -232,7 +232,7 @@ class TestNames:
         config = json.loads((out / "config.json").read_text())
         config["runs"] = {label: config["runs"]["becl"]}
         (out / "config.json").write_text(json.dumps(config))
-        assert_refused(["resume", str(out)], tmp_path, capsys, "is no name of a run")
+        assert_refused(["resume", str(out)], tmp_path, capsys, "config.json is damaged")
 
     @pytest.mark.parametrize("command", ["evaluate", "video", "export"])
     def test_a_seed_is_no_path(self, command, run, tmp_path, capsys):

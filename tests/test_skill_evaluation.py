@@ -336,7 +336,7 @@ def test_a_mazes_files_and_chosen_parts(maze_run, capsys):
     assert list(table[0]) == ["seed", "skill", "cells", "distance", "speed"]
     assert "coverage" in rows_of(out / "skills-100.csv")[0]
     line = json.loads((out / "result-100.json").read_text())["command"]
-    assert line == f"becl evaluate {maze_run} --episodes 2 --snapshot 100 --skills 3 1 --seeds 7,"
+    assert line == f"becl evaluate .../{maze_run.name} --episodes 2 --snapshot 100 --skills 3 1 --seeds 7,"
     assert "skills-100" not in capsys.readouterr().err
     # All of it, twice, is the same: nothing is drawn anew.
     assert evaluate(EvaluateOptions(maze_run, episodes=2)) == 0

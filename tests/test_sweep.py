@@ -38,13 +38,14 @@ from becl.options import OPTIONS, FinetuneOptions, PretrainOptions
 from becl.runs.lock import locked
 from becl.runs.result import identity
 from becl.seeds import parse_seeds
+from becl.signals import STOPPED
 from becl.sweeps import cluster as sweep_ray
 from becl.sweeps import jobs as sweep_jobs
 from becl.sweeps import run as sweep_command
 from becl.sweeps.cost import disk_of
 from becl.sweeps.device import Device
 from becl.sweeps.file import parse, presets, read_sweep
-from becl.sweeps.jobs import LOST, STOPPED, Ended, Order, owned, run_job
+from becl.sweeps.jobs import LOST, Ended, Order, owned, run_job
 from becl.sweeps.plan import Job, Plan, cells_of, make_plan
 from becl.sweeps.run import line_of
 

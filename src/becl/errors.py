@@ -1,11 +1,23 @@
 """Mistakes of the person at the keyboard: one line saying what is wrong and what is allowed."""
 
 import difflib
+import re
 from collections.abc import Iterable
+
+CONTROLS = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069]")
+"""Characters that tell a terminal what to do, or turn the direction of a line, but for tabs and ends of lines."""
+
+
+def printable(text: str) -> str:
+    """Text of anybody's without control characters: they are shown as escapes."""
+    return CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 class UserError(ValueError):
     """Shown as one line; the program ends with exit code 2."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 def unknown(kind: str, name: str, allowed: Iterable[str], others: Iterable[str] = ()) -> UserError:
@@ -18,8 +30,12 @@ def unknown(kind: str, name: str, allowed: Iterable[str], others: Iterable[str] 
 
 def brief(error: BaseException) -> str:
     """An error of somebody else's in one line."""
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
+    text = str(error).strip()
+    return printable(f"{type(error).__name__}: {text.splitlines()[0] if text else 'no message'}")
 
 
 class Failed(Exception):
     """A run that cannot go on: one line of what happened and what to try."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())

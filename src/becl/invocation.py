@@ -1,7 +1,6 @@
 """How this program was called and installed: the command line, its version, and what installs more of it."""
 
 from contextvars import ContextVar
-from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 COMMAND: ContextVar[str | None] = ContextVar("command", default=None)
@@ -10,6 +9,9 @@ COMMAND: ContextVar[str | None] = ContextVar("command", default=None)
 
 def own_version() -> str | None:
     """None where becl is run from a source tree and not installed."""
+    # Not at the top: it takes half of the time in which `becl` starts.
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version("becl")
     except PackageNotFoundError:
@@ -24,6 +26,8 @@ def checkout() -> Path | None:
 
 def to_install(extra: str) -> str:
     """The command that installs an extra; becl itself is on no package index, so pip would not find it by its name."""
+    from importlib.metadata import PackageNotFoundError, requires
+
     if folder := checkout():
         return f"pip install -e '{folder}[{extra}]'"
     try:

@@ -10,8 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from becl import plugins
-from becl.errors import UserError, unknown
+from becl.errors import UserError, printable, unknown
 from becl.invocation import COMMAND, own_version
+from becl.signals import STOPPED, answered, heard
+from becl.terminal import Loss, Output, streams
 
 HELP = {
     "maze": "learn skills in a 2-D maze and draw them (the paper's study)",
@@ -35,6 +37,10 @@ HELP = {
 }
 
 WITHOUT_METHODS = ("envs", "theory", "doctor")
+TRAINING = ("maze", "pretrain", "finetune", "sweep", "resume")
+"""Commands that go on, and succeed, where nobody listens."""
+SHOWING = ("envs", "methods", "doctor", "completion")
+"""Commands that have nothing to do where nobody listens; with --dry-run others have neither."""
 
 
 def usage() -> str:
@@ -50,12 +56,38 @@ def usage() -> str:
 
 def main(args: Sequence[str] | None = None) -> int:
     """The `becl` program with these words, or those it was started with; gives its exit code."""
-    return guarded(lambda: begin(sys.argv[1:] if args is None else args))
+    if args is None:
+        return program(lambda: begin(sys.argv[1:]))
+    return guarded(lambda: begin(args))
 
 
 def execute(name: str, options: Any, words: Sequence[str]) -> int:
     """A command with its options, as if these words had been typed; gives its exit code."""
     return guarded(lambda: run(name, options, words))
+
+
+def program(work: Callable[[], int]) -> int:
+    """The exit code of this process, which has its signals and its output for itself."""
+    with streams() as out:
+        out.loss = "ends"
+        try:
+            with answered():
+                try:
+                    code = guarded(work)
+                except SystemExit as ended:  # As after --help.
+                    code = int(ended.code or 0)
+                if heard():
+                    code = stopped()
+                out.flush()
+        except KeyboardInterrupt:
+            code = stopped()
+        except SystemExit:
+            code = out.code
+        if out.code == 1:
+            assert out.error is not None
+            print(f"becl: cannot write what was to be shown: {out.error.strerror}", file=sys.stderr)
+        sys.stderr.flush()
+        return code or out.code
 
 
 def guarded(work: Callable[[], int]) -> int:
@@ -65,18 +97,27 @@ def guarded(work: Callable[[], int]) -> int:
     except UserError as error:
         print(f"becl: {' '.join(str(error).splitlines())}", file=sys.stderr)
         return 2
-    except OSError as error:
-        if error.filename is None:
-            raise
-        print(f"becl: {' '.join(str(error.filename).splitlines())}: {error.strerror}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
-        print("becl: stopped", file=sys.stderr)
-        return 130
+        return stopped()
+    except Exception as error:
+        if heard():  # It came of a signal: compiled code tells of all that happens in it in its own way.
+            return stopped()
+        if not isinstance(error, OSError) or error.filename is None:
+            raise
+        print(f"becl: {printable(' '.join(str(error.filename).splitlines()))}: {error.strerror}", file=sys.stderr)
+        return 2
+
+
+def stopped() -> int:
+    heard()
+    print("becl: stopped", file=sys.stderr)
+    return STOPPED
 
 
 def begin(args: Sequence[str]) -> int:
     """Does what the words say, plug-ins first."""
+    if bad := [word for word in args if printable(word) != word]:
+        raise UserError(f"{bad[0]!r} has control characters")
     args, words = split_words(args)
     if not args or args[0] in ("-h", "--help", "help"):
         print(usage())
@@ -106,7 +147,19 @@ def begin(args: Sequence[str]) -> int:
 def run(name: str, options: Any, words: Sequence[str]) -> int:
     """Does a command; its own modules, which may load JAX or MuJoCo, are imported here."""
     COMMAND.set(shlex.join(["becl", *words]))
-    return importlib.import_module(f"becl.commands.{name}").run(options)
+    if isinstance(sys.stdout, Output):
+        sys.stdout.loss = loss_of(name, options)
+    module = importlib.import_module(f"becl.commands.{name}")
+    if heard():  # It waited for the import.
+        raise KeyboardInterrupt
+    return module.run(options)
+
+
+def loss_of(name: str, options: Any) -> Loss:
+    """What follows where nobody takes what a command prints."""
+    if name in SHOWING or getattr(options, "dry_run", False):
+        return "ends"
+    return "ignored" if name in TRAINING else "counts"
 
 
 def split_words(args: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -127,14 +127,13 @@ def show(lines: list[Line], seconds: float) -> None:
     rows = [(line.check, line.status, line.found, line.advice) for line in lines]
     title = f"this machine, looked at in {seconds:.0f} s"
     try:
-        from rich.markup import escape
-
         from becl.terminal import console, table
+
+        shown = table(title, ("check", "", "found", "what to do"), rows)
     except Exception:  # What the table needs may be what is broken.
         print(title, *(" · ".join(filter(None, row)) for row in rows), sep="\n")
         return
-    cells = [[escape(cell) for cell in row] for row in rows]
-    console().print(table(title, ("check", "", "found", "what to do"), cells))
+    console().print(shown)
 
 
 def write_json(path: Path, lines: list[Line], seconds: float) -> None:

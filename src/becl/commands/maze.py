@@ -9,6 +9,7 @@ from becl.experiments.workers import execute
 from becl.options import MazeOptions
 from becl.runs.folder import open_folder
 from becl.runs.lock import locked, seeds_lock
+from becl.signals import STOPPED, heard
 from becl.views.maze_report import draw, print_table
 
 NEXT_STEPS = """
@@ -70,6 +71,7 @@ def _run_study(study: Study, out: Path, workers: int | None, demo: bool) -> int:
     try:
         failures = execute(study, out, workers)
     except KeyboardInterrupt:
+        heard()
         interrupted = True
     summary = write_summary(study, out)
     if summary:
@@ -82,7 +84,7 @@ def _run_study(study: Study, out: Path, workers: int | None, demo: bool) -> int:
     if interrupted:
         kept = f"{total - left} of {total} runs are finished in {out}/"
         print(f"becl: stopped; {kept}; the same command, or becl resume {out}, continues", flush=True)
-        return 130
+        return STOPPED
     if demo and not failures:
         print(NEXT_STEPS)
     return 1 if failures else 0

@@ -32,6 +32,7 @@ from becl.runs.folder import check_place, kept_snapshots, six_digits, to_csv, tr
 from becl.runs.log import readable
 from becl.runs.progress import counted
 from becl.seeds import seeds_text
+from becl.sharing import shared_command
 from becl.skills import SkillSpace
 from becl.terminal import console, table
 
@@ -163,7 +164,7 @@ def command_line(options: EvaluateOptions) -> str:
     words += ["--skills", *map(str, options.skills)] if options.skills else []
     words += [] if options.seeds is None else ["--seeds", seeds_text(options.seeds)]
     words += [] if options.out is None else ["--out", str(options.out)]
-    return shlex.join(words)
+    return str(shared_command(shlex.join(words)))
 
 
 def _listed(numbers: Sequence[int]) -> str:

@@ -8,6 +8,7 @@ import contextlib
 import functools
 import multiprocessing
 import multiprocessing.connection
+import multiprocessing.resource_tracker
 import os
 import pickle
 import signal
@@ -25,7 +26,7 @@ from becl.errors import brief
 from becl.experiments.maze_study import Study, unfinished
 from becl.experiments.maze_trainer import train_seeds
 from becl.runs.compiling import progress
-from becl.runs.progress import Progress
+from becl.runs.progress import Progress, interrupts
 
 ONE_THREAD = {
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
@@ -91,18 +92,18 @@ def _execute_processes(study, jobs, out, cores, workers, bar) -> list[str]:
     waiting, failures, team = list(jobs), [], []
     # Pinning pays when every core has its worker; otherwise the system places them better than we would.
     pin = workers >= len(cores)
-    # Children inherit that Ctrl-C is the parent's business, also while they are still importing.
-    with _environment(ONE_THREAD), _ignore_interrupts():
-        for number in range(min(len(jobs), workers)):
-            here, there = context.Pipe()
-            core = cores[number % len(cores)] if pin else None
-            arguments = (there, plugins.loaded(), pickle.dumps(study), out, core)
-            process = context.Process(target=_work, args=arguments, daemon=True)
-            with nameless_main():
-                process.start()
-            there.close()
-            team.append(_Worker(process, here))
     try:
+        # Ctrl-C waits until all are there, so that none is forgotten; then it is raised.
+        with interrupts(), _environment(ONE_THREAD), _unheard_by_children():
+            for number in range(min(len(jobs), workers)):
+                here, there = context.Pipe()
+                core = cores[number % len(cores)] if pin else None
+                arguments = (there, plugins.loaded(), pickle.dumps(study), out, core)
+                process = context.Process(target=_work, args=arguments, daemon=True)
+                with nameless_main():
+                    process.start()
+                there.close()
+                team.append(_Worker(process, here))
         for worker in team:
             _give(worker, waiting, team, bar)
         while any(worker.job for worker in team):
@@ -216,12 +217,18 @@ def _end_with_parent() -> None:
 
 
 @contextlib.contextmanager
-def _ignore_interrupts() -> Iterator[None]:
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _unheard_by_children() -> Iterator[None]:
+    """Ctrl-C is the parent's business; children inherit that it is blocked, also while they are still importing."""
+    if not hasattr(signal, "pthread_sigmask"):  # On Windows.
+        yield
+        return
+    # It would be started with the first child, and then unblock the signal.
+    multiprocessing.resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager

@@ -16,10 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from becl.errors import UserError
+from becl.errors import UserError, printable
 from becl.reports.names import domain_of, listed
+from becl.runs.folder import check_printable
 from becl.runs.inside import read_text
 from becl.runs.metrics import read_metrics, read_study
+from becl.sharing import shared_command
 
 Json = dict[str, Any]
 
@@ -156,6 +158,7 @@ def read_json(path: Path) -> Json:
         raise UserError(f"{path.name} is damaged") from None
     if not isinstance(data, dict):
         raise UserError(f"{path.name} is damaged")
+    check_printable(data, Path(path.name))
     return data
 
 
@@ -167,6 +170,8 @@ def read_table(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
         raise UserError(f"{path.name}: {error.strerror}") from None
     except ValueError:
         raise UserError(f"{path.name} is damaged: not text") from None
+    if printable(text) != text:
+        raise UserError(f"{path.name} is damaged: it has control characters")
     reader = csv.DictReader(text[: text.rfind("\n") + 1].splitlines(), restval="?")
     try:
         rows, found = list(reader), reader.fieldnames or []
@@ -180,7 +185,8 @@ def read_table(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
 
 
 def command_of(result: Json) -> str:
-    return result.get("command") or "not recorded"
+    command = result.get("command")
+    return (isinstance(command, str) and shared_command(command)) or "not recorded"
 
 
 def read_finetuning(path: Path, config: Json) -> tuple[FinetuningFolder, list[LeftOut]]:

@@ -14,10 +14,13 @@ import datetime
 import os
 import platform
 import shlex
+import urllib.parse
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
-from becl.errors import UserError
+from becl.errors import UserError, printable
 from becl.invocation import COMMAND, own_version
 from becl.options import ReportOptions
 from becl.reports.configurations import all_tasks
@@ -28,19 +31,20 @@ from becl.reports.sections.section import Section
 from becl.reports.tables import Cell
 from becl.runs.folder import to_csv, write_text
 from becl.runs.progress import counted
+from becl.sharing import shared_command, shared_text
 from becl.terminal import console, table
 from becl.views.figures.style import save
 
 
 def write_report(found: Found, sections: Sequence[Section], options: ReportOptions) -> None:
     """All files, the page last."""
-    out = options.out
+    out, private = options.out, private_folders(options)
     try:
         (out / "tables").mkdir(exist_ok=True)
         images = {}
         for section in sections:
             for name, rows in section.data.items():
-                write_text(out / "tables" / f"{name}.csv", to_csv(rows))
+                write_text(out / "tables" / f"{name}.csv", shared_text(printable(to_csv(rows)), private))
             for picture in section.pictures:
                 _, svg = save(picture.figure, out / "figures" / picture.name)
                 images[picture.name] = "data:image/svg+xml;base64," + base64.b64encode(svg.read_bytes()).decode()
@@ -48,7 +52,8 @@ def write_report(found: Found, sections: Sequence[Section], options: ReportOptio
         if options.markdown is not None:
             places = os.path.relpath(out / "figures", options.markdown.parent)
             origin = f"Made by `{command_text(options)}`."
-            write_text(options.markdown, to_markdown(page_title(found), sections, found.warnings, places, origin))
+            page = to_markdown(page_title(found), sections, found.warnings, places, origin)
+            write_text(options.markdown, shared_text(printable(page), private))
     except OSError as error:
         raise UserError(f"cannot write in {out}: {error.strerror}") from None
 
@@ -56,11 +61,18 @@ def write_report(found: Found, sections: Sequence[Section], options: ReportOptio
 def render(found: Found, sections: Sequence[Section], images: Mapping[str, str], options: ReportOptions) -> str:
     """The page: one file, nothing in it comes from a network."""
     import jinja2
+    import markupsafe
+
+    private = private_folders(options)
+
+    def text(value: Any) -> Any:
+        return shared_text(printable(value), private) if type(value) is str else value  # Not what is HTML already.
 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("becl"), autoescape=True, trim_blocks=True, lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
+        undefined=jinja2.StrictUndefined, finalize=text,
     )  # fmt: skip
+    environment.filters["seen_from_page"] = lambda link: seen_from(link, options.out)
     configurations = found.configurations
     versions = {"becl": own_version() or "not installed", "python": platform.python_version()}
     versions |= {name: version(name) for name in ("numpy", "matplotlib")}
@@ -75,7 +87,7 @@ def render(found: Found, sections: Sequence[Section], images: Mapping[str, str],
     return environment.get_template("report.html").render(
         title=page_title(found),
         sections=sections,
-        images=images,
+        images={name: markupsafe.Markup(data) for name, data in images.items()},
         warnings=found.warnings,
         facts={name: count for name, count in facts.items() if count},
         left_out=len(found.left_out),
@@ -85,8 +97,22 @@ def render(found: Found, sections: Sequence[Section], images: Mapping[str, str],
     )
 
 
+def private_folders(options: ReportOptions) -> list[Path]:
+    """Where the runs and the page lie, which is nobody else's business."""
+    return [place.absolute().parent for place in (*options.runs, options.out)]
+
+
+def seen_from(link: str, out: Path) -> str:
+    """A link; one to a file on this machine leads there from the page's folder."""
+    if not link.startswith("file:"):
+        return link
+    path = Path(urllib.parse.unquote(urllib.parse.urlsplit(link).path))
+    return urllib.parse.quote(os.path.relpath(path, out.resolve()))
+
+
 def command_text(options: ReportOptions) -> str:
-    return COMMAND.get() or shlex.join(["becl", "report", *map(str, options.runs), "--out", str(options.out)])
+    command = COMMAND.get() or shlex.join(["becl", "report", *map(str, options.runs), "--out", str(options.out)])
+    return str(shared_command(command))
 
 
 def page_title(found: Found) -> str:
@@ -108,10 +134,13 @@ CAUTION = "help"  # The section whose reasons for caution are said on the termin
 
 def print_summary(found: Found, sections: Sequence[Section]) -> None:
     """The two main tables, and every reason for caution, on the terminal."""
-    from rich.markup import escape
+    from rich.text import Text
 
-    def text(cell: Cell) -> str:
-        return f"[bold]{escape(cell.text)}[/bold]" if cell.bold else escape(cell.text)
+    def text(cell: Cell) -> Text:
+        return Text(printable(cell.text), "bold" if cell.bold else "")
+
+    def say(line: str) -> None:
+        terminal.print(printable(line), markup=False)
 
     terminal = console()
     for one in (one for section in sections for one in section.tables if one.name in ON_TERMINAL):
@@ -119,10 +148,10 @@ def print_summary(found: Found, sections: Sequence[Section]) -> None:
         for first in range(1, last, MOST_ON_TERMINAL):
             columns = [0, *range(first, min(first + MOST_ON_TERMINAL, last))]
             rows = [[text(row[column]) for column in columns] for row in one.rows]
-            terminal.print(table(one.caption, [escape(one.head[column].text) for column in columns], rows))
+            terminal.print(table(one.caption, [one.head[column].text for column in columns], rows))
     for note in (note for section in sections if section.name == CAUTION for note in section.notes):
-        terminal.print(f"caution: {escape(note)}")
+        say(f"caution: {note}")
     for warning in found.warnings:
-        terminal.print(f"warning: {escape(warning)}")
+        say(f"warning: {warning}")
     for one in found.left_out:
-        terminal.print(f"left out: {escape(one.what)}: {escape(one.why)}")
+        say(f"left out: {one.what}: {one.why}")

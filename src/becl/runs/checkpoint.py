@@ -112,7 +112,8 @@ class Checkpoints:
                 f"{self.folder} was written by another version (format {record['format']}, this one reads {FORMAT}); "
                 "remove it to begin again"
             )
-        if place := difference(located(upgraded(record["identity"])), located(self.identity)):
+        run = self.folder.parent
+        if place := difference(located(upgraded(record["identity"]), run), located(self.identity, run)):
             raise UserError(f"{self.folder} belongs to another configuration ({place} now)")
         name = f"step-{step}.safetensors"
         if (size := sum(entry["bytes"] for entry in record["files"].values())) > largest + HEADER:

@@ -8,7 +8,6 @@ could lose rows from before it. RecordWriter writes at once.
 """
 
 import re
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 from time import time as now
@@ -66,7 +65,7 @@ def next_name(folder: Path) -> str:
     """The name of the folder's next file. TensorBoard reads files in the order of their names; clocks may disagree."""
     stamps = [re.match(r"events\.out\.tfevents\.(\d{10})\.", path.name) for path in folder.glob(FILES)]
     second = max([int(now()), *(int(stamp[1]) + 1 for stamp in stamps if stamp)])
-    return f"events.out.tfevents.{second:010d}.{socket.gethostname()}"
+    return f"events.out.tfevents.{second:010d}.becl"
 
 
 class Unbuffered:

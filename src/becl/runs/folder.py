@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from becl.errors import UserError
+from becl.errors import UserError, printable
 from becl.plugins import bare, origins_of
 from becl.runs.inside import check_inside, inside, plain, read_text
+from becl.sharing import shared_path
 from becl.specs import difference, upgraded
 from becl.trust import trust
 
@@ -27,7 +28,7 @@ def open_folder(config: dict[str, Any], out: Path) -> None:
         if os.path.lexists(path):
             check_inside(out)
             found = upgraded(json.loads(read_text(path)))
-            if place := difference(located(bare(found)), located(config)):
+            if place := difference(located(bare(found), out), located(config)):
                 raise UserError(f"{out} holds another configuration ({place} now); remove it or choose another --out")
             if not os.access(out, os.W_OK):
                 raise UserError(f"no permission to write in {out}")
@@ -37,18 +38,31 @@ def open_folder(config: dict[str, Any], out: Path) -> None:
         if out.exists() and any(path.name != "config.json.part" for path in out.iterdir()):
             raise UserError(f"{out} is not empty and holds no study; choose another --out")
         out.mkdir(parents=True, exist_ok=True)
-        origins = origins_of(config)
+        origins = {name: shared_path(word) for name, word in origins_of(config).items()}
         config |= {"plugins": origins} if origins else {}
-        write_text(path, json.dumps(config, indent=1) + "\n")
+        write_text(path, json.dumps(shareable(config, out), indent=1) + "\n")
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
         raise UserError(f"{path} is damaged; remove it or choose another --out") from None
     except OSError as error:
         raise UserError(f"cannot write in {out}: {error.strerror}") from None
 
 
-def located(config: Any) -> Any:
-    """A configuration, as JSON, whose `source`, another folder, is where it is: however it was spelled."""
+def shareable(config: Any, out: Path) -> Any:
+    """A configuration, as JSON, as it is written: `source`, another folder, is told from the run's own."""
     try:
+        return config | {"source": os.path.relpath(os.path.realpath(config["source"]), os.path.realpath(out))}
+    except (KeyError, TypeError, ValueError):  # It has none, or is on another drive.
+        return config
+
+
+def located(config: Any, out: Path | None = None) -> Any:
+    """A configuration, as JSON, whose `source` is where it is: however it was spelled.
+
+    In the folder of a run, `out`, it is told from there; earlier versions wrote what had been typed.
+    """
+    try:
+        if out is not None and os.path.isdir(place := os.path.join(os.path.realpath(out), config["source"])):
+            return config | {"source": os.path.realpath(place)}
         return config | {"source": os.path.realpath(config["source"])}
     except (KeyError, TypeError, ValueError):  # It has none, or is damaged.
         return config
@@ -65,13 +79,22 @@ def read_config(folder: Path) -> dict[str, Any]:
     try:
         config = upgraded(json.loads(read_text(path)))
         check_inside(folder)
+        check_printable(config, path)
     except UserError:
         raise
     except OSError as error:
         raise UserError(f"{folder} holds no run: {path.name}: {error.strerror}") from None
     except (ValueError, RecursionError):
         raise UserError(f"{path} is damaged") from None
-    return config if isinstance(config, dict) else {}
+    return located(config, folder) if isinstance(config, dict) else {}
+
+
+def check_printable(data: Any, path: Path) -> None:
+    """Refuses JSON values with control characters in a text: names are printed, also on terminals."""
+    if isinstance(data, str) and ("\n" in data or printable(data) != data):
+        raise UserError(f"{path} is damaged: {data!r} has control characters")
+    for one in [*data, *data.values()] if isinstance(data, dict) else data if isinstance(data, list) else ():
+        check_printable(one, path)
 
 
 def trust_folder(folder: Path) -> None:
@@ -152,21 +175,24 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 @contextlib.contextmanager
-def whole(path: Path, suffix: str = "") -> Iterator[Path]:
+def whole(path: Path, suffix: str = "", durable: bool = True) -> Iterator[Path]:
     """A place to write that becomes the file in the end, flushed to the disk before; it is gone where that fails.
 
-    Its name ends in `suffix`, where that is given for programs that know a format by it.
+    What is not `durable`, because it can be made again soon, is not waited for. The name of the place ends in `suffix`,
+    for programs that know a format by it.
     """
     part = path.with_name(f".{path.stem}.part{suffix}" if suffix else f"{path.name}.part")
     try:
         yield part
-        flush(part)
+        if durable:
+            flush(part)
         part.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
             part.unlink()
         raise
-    flush(path.parent)
+    if durable:
+        flush(path.parent)
 
 
 def flush(path: Path) -> None:
@@ -193,6 +219,17 @@ def to_csv(rows: Sequence[dict[str, Any]], header: bool = True) -> str:
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, fieldnames=list(rows[0]), lineterminator="\n")
     if header:
-        writer.writeheader()
-    writer.writerows(rows)
+        writer.writer.writerow(map(no_formula, rows[0]))
+    writer.writerows({name: no_formula(value) for name, value in row.items()} for row in rows)
     return buffer.getvalue()
+
+
+def no_formula(value: Any) -> Any:
+    """A cell that no spreadsheet takes for a formula and runs: text that begins as one does is quoted."""
+    if not isinstance(value, str) or not value.startswith(("=", "+", "-", "@", "\t")):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value

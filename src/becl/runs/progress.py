@@ -7,12 +7,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+from becl.signals import SIGNALS, heard
+
 
 @contextlib.contextmanager
 def interrupts() -> Iterator[Callable[[], bool]]:
     """Whether Ctrl-C was pressed, or the process asked to end, for loops that stop where it suits them; a second time
-    stops at once."""
-    pressed = False
+    stops at once. What nobody has looked at until the end is KeyboardInterrupt there."""
+    pressed = seen = False
 
     def handle(number: int, frame: object) -> None:
         nonlocal pressed
@@ -21,15 +23,23 @@ def interrupts() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         pressed = True
 
+    def look() -> bool:
+        nonlocal seen
+        seen = seen or pressed
+        return pressed
+
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in SIGNALS}
+    pressed = heard() or pressed
     try:
-        yield lambda: pressed
+        yield look
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    if pressed and not seen:
+        raise KeyboardInterrupt
 
 
 class Progress:

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 
 from becl.invocation import COMMAND, own_version
+from becl.sharing import shared_command
 
 
 def device_name() -> str:
@@ -16,7 +17,7 @@ def device_name() -> str:
 
 def provenance() -> dict[str, Any]:
     return {
-        "command": COMMAND.get(),
+        "command": shared_command(COMMAND.get()),
         "becl": own_version(),
         "device": device_name(),
         "jax": jax.__version__,

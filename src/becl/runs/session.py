@@ -29,13 +29,14 @@ from becl.runs.callbacks import Callback, listening
 from becl.runs.checkpoint import Checkpoints
 from becl.runs.compiling import progress
 from becl.runs.failures import explained
-from becl.runs.folder import write_text
+from becl.runs.folder import shareable, write_text
 from becl.runs.lock import locked
 from becl.runs.log import Log
 from becl.runs.progress import Progress, interrupts
 from becl.runs.provenance import provenance
 from becl.runs.recording import NotFinite, Recorder, Restored, fitting
 from becl.runs.result import identity, read_result
+from becl.signals import STOPPED, heard
 
 Kept = tuple[dict[str, np.ndarray], dict[str, Any]]
 """Arrays and JSON values that a checkpoint keeps for an experiment."""
@@ -157,7 +158,7 @@ class Session:
     def _open(self, stack: contextlib.ExitStack) -> None:
         experiment, checkpoint = self.experiment, self.out / "checkpoint"
         self._environments = experiment.open(stack)
-        config, run = experiment.config(), experiment.run
+        config, run = shareable(experiment.config(), self.out), experiment.run
         self._recorder = Recorder(run, experiment.keys, self._environments, checkpoint, config, self.say)
         stack.callback(self._recorder.close)
         found = self._recorder.find()
@@ -258,9 +259,14 @@ def run_command(
                 raise
             print(f"becl: failed: {error}", file=sys.stderr)
             return 1
+        except KeyboardInterrupt:
+            heard()
+            finished = False
     if not finished:
-        print(f"becl: stopped; the same command, or becl resume {out}, continues", flush=True)
-        return 130
+        over = read_result(out) is not None  # In the moment when the signal came.
+        how = "the run is finished" if over else f"the same command, or becl resume {out}, continues"
+        print(f"becl: stopped; {how}", flush=True)
+        return STOPPED
     result = read_result(out)
     assert result is not None
     show(result)

@@ -14,8 +14,9 @@ from becl.errors import Failed, UserError, brief
 from becl.experiments.workers import ONE_THREAD
 from becl.invocation import to_install
 from becl.runs.progress import say
+from becl.signals import STOPPED
 from becl.sweeps.device import Device, device_here
-from becl.sweeps.jobs import LOST, STOPPED, Ended, Order, run_job
+from becl.sweeps.jobs import LOST, Ended, Order, run_job
 
 INSTALL = to_install("ray")
 REUSED = 16  # Jobs of a worker process on a CPU: compiled programs are shared, but use up its memory maps in the end.

@@ -24,11 +24,11 @@ from becl.errors import UserError
 from becl.runs.inside import plain, read_bytes, read_text
 from becl.runs.lock import forget_remote, locked
 from becl.runs.progress import Progress, watching
+from becl.terminal import Output
 
 BEAT = 2.0  # Seconds between two renewals of the status.
 SILENT = 15.0  # Seconds after which a process that does not renew it is taken for dead.
 PATIENCE = 120.0  # Seconds that a job waits for the process that had it before.
-STOPPED = 130
 LOST = -1  # The code of a job whose process is gone.
 
 
@@ -77,10 +77,10 @@ def run_job(order: Order) -> Ended:
     folder, began = job_folder(Path(order.out), order.name), time.time()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with owned(folder), open(folder / "log.txt", "a", buffering=1, opener=plain) as log:
+        with owned(folder), open(folder / "log.txt", "a", 1, "utf-8", opener=plain) as log:
             for path in order.locks:
                 forget_remote(Path(path))
-            ended = run_command(order, folder, log)
+            ended = run_command(order, folder, Output(log))
             note_attempt(folder, began, ended)
             return ended
     except UserError as error:
@@ -92,7 +92,7 @@ def run_job(order: Order) -> Ended:
 
 
 def run_command(order: Order, folder: Path, log: Any) -> Ended:
-    """Runs the command, its output in the log, its status renewed meanwhile."""
+    """Runs the command, its output in the log while there is room, its status renewed meanwhile."""
     where = f"{socket.gethostname()}, process {os.getpid()}"
     print(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')}, {where}: {shlex.join(['becl', *order.words])}", file=log)
     with contextlib.redirect_stdout(log), contextlib.redirect_stderr(log), heartbeat(folder):

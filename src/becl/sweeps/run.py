@@ -23,19 +23,19 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from becl import plugins
-from becl.errors import Failed, UserError
+from becl.errors import Failed, UserError, printable
 from becl.learning.programs import forget_programs
 from becl.options import SweepOptions
 from becl.runs.folder import check_writable
 from becl.runs.lock import locked, seeds_lock
 from becl.runs.progress import clock, counted, interrupts
+from becl.signals import STOPPED
 from becl.sweeps import cluster
 from becl.sweeps.cost import describe
 from becl.sweeps.device import Device, device_here
 from becl.sweeps.file import JOBS, Jobs, Sweep, job_number, presets, read_sweep
 from becl.sweeps.jobs import (
     LOST,
-    STOPPED,
     Ended,
     Order,
     job_folder,
@@ -313,7 +313,7 @@ def conclude(conductor: Conductor, interrupted: bool) -> int:
     out, states = conductor.out, Counter(conductor.states.values())
     for name, why in conductor.failed.items():
         log = job_folder(out, name) / "log.txt"
-        print(f"becl: failed: {name}: {why}" + (f" (see {log})" if log.exists() else ""), file=sys.stderr)
+        print(f"becl: failed: {name}: {printable(why)}" + (f" (see {log})" if log.exists() else ""), file=sys.stderr)
     again = f", {conductor.retried} tries again" if conductor.retried else ""
     lost = f", {conductor.lost} processes lost" if conductor.lost else ""
     print(f"{states['done']} of {len(conductor.states)} jobs done, {states['failed']} failed{again}{lost} · {out}/")
@@ -322,7 +322,7 @@ def conclude(conductor: Conductor, interrupted: bool) -> int:
             print(job.results(out)[0] if job.stage == "report" else job.results(out)[0].parent)
     if interrupted:
         print("becl: stopped; the same command continues", flush=True)
-        return 130
+        return STOPPED
     return 1 if states["failed"] else 0
 
 
@@ -415,6 +415,7 @@ def status_table(plan: Plan, out: Path, states: Mapping[str, str]) -> Any:
     """Jobs that run, then how many of each stage wait, are done or have failed."""
     from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
     stages = Table(box=None, pad_edge=False)
     for column in ("stage", "running", "waiting", "done", "failed", "runs"):
@@ -435,7 +436,8 @@ def status_table(plan: Plan, out: Path, states: Mapping[str, str]) -> Any:
             done = f"{100 * facts['done'] / total:.0f} %" if total else "starting"
             left = clock((total - facts["done"]) / rate) if rate else ""
             where = f"{facts.get('host')}/{facts.get('pid')}"
-            live.add_row(job.name, where, done, f"{rate:,.0f} {facts.get('unit', '')}/s" if rate else "", left)
+            row = (job.name, where, done, f"{rate:,.0f} {facts.get('unit', '')}/s" if rate else "", left)
+            live.add_row(*(Text(printable(text)) for text in row))
     return Group(stages, live, line_of(plan, out, states))
 
 
@@ -452,6 +454,7 @@ def show_status(out: Path) -> int:
         states[job.name] = "done" if done else "running" if working(out, job.name) else "waiting"
         failures = [one for one in read_attempts(folder) if one["code"] not in (0, STOPPED)]
         if states[job.name] == "waiting" and failures:
-            print(f"{job.name}: failed {len(failures)} times, last: {failures[-1]['why']} (see {folder / 'log.txt'})")
+            why = printable(str(failures[-1]["why"]))
+            print(f"{job.name}: failed {len(failures)} times, last: {why} (see {folder / 'log.txt'})")
     console().print(status_table(plan, out, states))
     return 0

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from becl.runs.folder import whole
+
 if TYPE_CHECKING:
     import matplotlib.figure
 
@@ -43,11 +45,13 @@ def save(figure: "matplotlib.figure.Figure", path: str | Path) -> tuple[Path, Pa
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     png, svg = (path.with_name(f"{path.name}.{suffix}") for suffix in ("png", "svg"))
-    figure.savefig(png, dpi=PIXELS_PER_INCH, metadata={"Software": None})
+    with whole(png, ".png", durable=False) as part:
+        figure.savefig(part, dpi=PIXELS_PER_INCH, metadata={"Software": None})
     with matplotlib.rc_context({"svg.hashsalt": "becl"}):
         area = math.prod(figure.get_size_inches())
         dpi = min(PIXELS_PER_INCH, math.isqrt(int(SVG_PIXELS / area)))
-        figure.savefig(svg, dpi=dpi, metadata={"Date": None})
+        with whole(svg, ".svg", durable=False) as part:
+            figure.savefig(part, dpi=dpi, metadata={"Date": None})
     return png, svg
 
 

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from becl.measure.theory.bound import ConfusedEstimates, critical_temperature
 from becl.measure.theory.checks import BoundCheck, Findings, LimitCheck, RateCheck, SkillCheck
 from becl.measure.theory.information import Decomposition
+from becl.runs.folder import whole
 
 # Okabe and Ito's colours, told apart with any colour vision.
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
@@ -35,8 +36,10 @@ def write_figures(result: Findings, folder: Path) -> list[Path]:
         for name, draw, height in drawings:
             figure = Figure(figsize=(8, height), layout="constrained")
             draw(figure, result)
-            figure.savefig(folder / f"theory-{name}.png", dpi=150)
-            figure.savefig(folder / f"theory-{name}.svg", metadata={"Date": None})
+            with whole(folder / f"theory-{name}.png", ".png", durable=False) as part:
+                figure.savefig(part, dpi=150)
+            with whole(folder / f"theory-{name}.svg", ".svg", durable=False) as part:
+                figure.savefig(part, metadata={"Date": None})
     return [folder / f"theory-{name}.png" for name, _, _ in drawings]
 
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from becl.errors import UserError
+from becl.errors import UserError, printable
 from becl.options import GalleryOptions
 from becl.runs.folder import write_text
 from becl.runs.progress import counted
@@ -58,6 +58,7 @@ def caption(look: Look, motion: Motion, numbers: Sequence[Numbers]) -> str:
     style = "position:fixed;right:8px;top:8px;z-index:10;max-height:90vh;overflow:auto;padding:4px 8px;"
     style += "background:#ffffffd9;color:#222;font:13px sans-serif;border-radius:4px"
     cells = "<style>#skills td,#skills th{padding:1px 6px;text-align:right}</style>"
-    return f'<details id="skills" style="{style}"><summary>{html.escape(look.title)}</summary>{cells}' + (
-        f"<table>{body}</table></details>"
+    title = html.escape(look.title)
+    return printable(
+        f'<details id="skills" style="{style}"><summary>{title}</summary>{cells}<table>{body}</table></details>'
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 from becl.options import GalleryOptions
 from becl.runs.progress import counted
+from becl.signals import heard
 from becl.views.gallery.gate import Gate, guarded
 from becl.views.gallery.page import Page
 from becl.views.poses import Look
@@ -47,4 +48,5 @@ def serve(look: Look, gate: Gate, options: GalleryOptions) -> int:
             if options.open:
                 webbrowser.open(gate.address)
             page.play_forever()
+        heard()
     return 0
