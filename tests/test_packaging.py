@@ -52,7 +52,7 @@ def test_what_installs_an_extra(extra, monkeypatch):
     assert invocation.to_install(extra) == f"pip install -e '{ROOT}[{extra}]'"
     monkeypatch.setattr(invocation, "checkout", lambda: None)  # As installed from a wheel.
     wanted = [f'{text}; extra == "{extra}"' for text in PROJECT["optional-dependencies"][extra]]
-    monkeypatch.setattr(invocation, "requires", lambda name: ["numpy>=2", *wanted, 'other; extra == "else"'])
+    monkeypatch.setattr(invocation, "own_requirements", lambda: ["numpy>=2", *wanted, 'other; extra == "else"'])
     assert invocation.to_install(extra) == f"pip install '{PROJECT['optional-dependencies'][extra][0]}'"
-    monkeypatch.setattr(invocation, "requires", lambda name: None)
+    monkeypatch.setattr(invocation, "own_requirements", list)
     assert invocation.to_install(extra) == f"pip install '.[{extra}]' in the repository"

@@ -18,6 +18,16 @@ def own_version() -> str | None:
         return None
 
 
+def own_requirements() -> list[str]:
+    """What the installed package asks for, with its extras; nothing where it is not installed."""
+    from importlib.metadata import PackageNotFoundError, requires
+
+    try:
+        return requires("becl") or []
+    except PackageNotFoundError:
+        return []
+
+
 def checkout() -> Path | None:
     """The folder of the repository, where becl runs from there."""
     folder = Path(__file__).parents[2]
@@ -26,13 +36,8 @@ def checkout() -> Path | None:
 
 def to_install(extra: str) -> str:
     """The command that installs an extra; becl itself is on no package index, so pip would not find it by its name."""
-    from importlib.metadata import PackageNotFoundError, requires
-
     if folder := checkout():
         return f"pip install -e '{folder}[{extra}]'"
-    try:
-        asked = [text.partition(";") for text in requires("becl") or []]
-    except PackageNotFoundError:
-        asked = []
+    asked = [text.partition(";") for text in own_requirements()]
     needed = [what.strip() for what, _, when in asked if f'extra == "{extra}"' in when.replace("'", '"')]
     return "pip install " + (" ".join(f"'{what}'" for what in needed) or f"'.[{extra}]' in the repository")
