@@ -68,6 +68,7 @@ BESIDE = {
 ALLOWED: dict[tuple[str, str], set[str]] = {
     ("maze", "methods"): {"--methods"},  # None named: those of the study.
     ("maze", "set"): {"--set"},
+    ("maze", "reuse"): {"--reuse"},  # None named: none reused.
     ("pretrain", "set"): {"--set"},
     ("finetune", "set"): {"--set"},
     ("finetune", "steps"): {"0"},  # Only evaluates.

@@ -523,7 +523,7 @@ def open_study(out: Path) -> None:
     from becl.options import MazeOptions
     from becl.runs.folder import open_folder
 
-    study = make_study(MazeOptions(("becl",), "comparison", None, 2, None, (0,), 1, STUDY[STUDY.index("--set") + 1 :]))
+    study = make_study(MazeOptions(("becl",), skills=2, cycles=1, set=STUDY[STUDY.index("--set") + 1 :]))
     open_folder(study.config(), out)
 
 

@@ -297,9 +297,9 @@ def test_specs_round_trip_and_differ_where_they_differ():
 
 
 def test_studies_have_the_papers_runs():
-    temperature = make_study(MazeOptions(("becl",), "temperature", None, None, None, (0,), 10))
+    temperature = make_study(MazeOptions(("becl",), "temperature", cycles=10))
     assert [to_dict(run.objective)["temperature"] for run in temperature.runs.values()] == [1.0, 0.5, 0.1, 0.01]
-    skills = make_study(MazeOptions(("becl", "diayn"), "skills", None, None, None, (0,), 10))
+    skills = make_study(MazeOptions(("becl", "diayn"), "skills", cycles=10))
     assert [run.objective.skills.dim for run in skills.runs.values()] == 2 * [10, 15, 20, 30]
     assert {run.env.name for run in skills.runs.values()} == {"square_tree"}
     assert all(run.learner.network.normalize for run in skills.runs.values())

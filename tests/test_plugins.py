@@ -326,7 +326,7 @@ def test_clear_mistakes_are_refused_in_one_line(name, made, why):
 def test_no_class_that_a_folder_may_name_can_be_taken(tmp_path):
     """Names are collected from configurations, of every command, as they are written."""
     configs = [make_pretraining(PretrainOptions("walker", name)).config() for name in METHODS]
-    configs += [make_study(MazeOptions(tuple(STUDIED), "comparison", None, None, None, (0,), 1)).config()]
+    configs += [make_study(MazeOptions(tuple(STUDIED), cycles=1)).config()]
     for skill in ("random", "best-first", "meta", "each"):
         configs.append(finetuning(tmp_path / skill, "diayn", skill))
     configs.append(finetuning(tmp_path / "aps", "aps", "regress"))
@@ -581,7 +581,7 @@ def test_folders_of_the_packages_own_methods_are_as_they_were(tmp_path):
     made = make_pretraining(PretrainOptions("square_a", "diayn"))
     open_folder(made.config(), tmp_path / "pretrain")
     assert json.loads((tmp_path / "pretrain" / "config.json").read_text()) == json.loads(json.dumps(made.config()))
-    study = make_study(MazeOptions(("becl",), "comparison", None, None, None, (0,), 1))
+    study = make_study(MazeOptions(("becl",), cycles=1))
     open_folder(study.config(), tmp_path / "study")
     assert "plugins" not in json.loads((tmp_path / "study" / "config.json").read_text())
 
@@ -743,7 +743,7 @@ def test_what_a_notebook_defines_is_trained_in_its_own_process(tmp_path, monkeyp
     register("cell", replace(METHODS["diayn"], objective=kind()))
     trained = []
     monkeypatch.setattr(execute, "_execute_here", lambda study, groups, out, shown: trained.extend(groups) or [])
-    study = make_study(MazeOptions(("cell",), "comparison", None, None, None, (0, 1), 1))
+    study = make_study(MazeOptions(("cell",), seeds=(0, 1), cycles=1))
     assert execute.execute(study, tmp_path, workers=2) == []
     assert trained == [("cell", [0]), ("cell", [1])]
 

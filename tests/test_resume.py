@@ -378,7 +378,7 @@ def test_finetuning_goes_on(skill, sources, tmp_path):
 
 def maze_study(cycles: int = 20) -> Study:
     settings = ["learner.network.hidden=8", "network.hidden=8", "episodes=8", "env.episode_length=10"]
-    return make_study(MazeOptions(("becl",), "comparison", None, 4, None, (0, 1), cycles, settings))
+    return make_study(MazeOptions(("becl",), skills=4, seeds=(0, 1), cycles=cycles, set=settings))
 
 
 @pytest.mark.parametrize("seeds", [(0,), pytest.param((0, 1), marks=pytest.mark.slow)])

@@ -258,8 +258,8 @@ def test_a_mistake_on_the_command_line_is_one_line(capsys: pytest.CaptureFixture
     {
         "smoke": (3 * 2, 4 * 2, 2 * 2),
         "paper-urlb": (10 * 3 * 10, 11 * 12 * 10, 0),
-        "paper-maze": (0, 0, (4 + 4 + 4 * 3) * 5),
-        "paper-ablations": (3 + 5 * 3, 2 * 3 * 16 + 4 * 5 * 3, (4 + 4 * 3) * 5),
+        "paper-maze": (0, 0, (5 + 2 + 4 * 2 + 4 * 4) * 5),
+        "paper-ablations": (3 + 5 * 3, 2 * 3 * 16 + 4 * 5 * 3, (4 * 2 + 4 * 4) * 5),
     }.items(),
 )
 def test_presets_have_the_runs_they_say(preset: str, runs: tuple[int, int, int]):

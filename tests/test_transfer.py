@@ -76,5 +76,5 @@ def test_the_maze_is_trained_as_its_results_were(tmp_path):
     shutil.copy(RESULTS / "maze" / "comparison" / "config.json", tmp_path)
     (tmp_path / "seeds.json").write_text("[0]")
     kept = load_study(tmp_path)
-    today = make_study(MazeOptions(tuple(kept.runs), "comparison", "square_a", None, None, (0,), 2500, (), 10_000))
+    today = make_study(MazeOptions(tuple(kept.runs), maze="square_a", cycles=2500))
     assert kept.runs == today.runs

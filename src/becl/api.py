@@ -357,15 +357,17 @@ def resume(
 
 def maze(
     methods: Sequence[str] = (),
-    study: Literal["comparison", "estimates", "temperature", "skills"] = "comparison",
+    study: str = "comparison",
     *,
     maze: str | None = None,
     skills: int | None = None,
     temperature: float | None = None,
+    setting: Literal["tuned", "published"] | None = None,
     seeds: Seeds = 1,
     cycles: int | None = None,
     set: Sequence[str] | Mapping[str, Any] = (),
     workers: int | None = None,
+    reuse: Sequence[Place] = (),
     out: Place | None = None,
     quiet: bool = False,
 ) -> list[Row]:
@@ -378,10 +380,12 @@ def maze(
             "maze": maze,
             "skills": skills,
             "temperature": temperature,
+            "setting": setting,
             "seeds": to_seeds(seeds),
             "cycles": cycles,
             "set": set,
             "workers": workers,
+            "reuse": tuple(map(Path, reuse)),
             "out": out,
         },
     )

@@ -21,6 +21,8 @@ NARROWEST, WIDEST = 40, 110
 """Columns: text is not wrapped to less, and is hard to read in longer lines."""
 INDENT = 22
 """Columns of an option's name, before its text."""
+MOST_CHOICES = 60
+"""Letters of all choices beside an option; where there are more, its text names them."""
 
 
 class About(NamedTuple):
@@ -57,7 +59,8 @@ def usage(command: str, options: dict[str, CommandOption]) -> str:
 
 def written(option: CommandOption) -> str:
     """An option as it is typed."""
-    name = "{" + ",".join(option.choices) + "}" if option.choices else option.value.name
+    choices = "{" + ",".join(option.choices) + "}"
+    name = choices if option.choices and len(choices) <= MOST_CHOICES else option.value.name
     if option.positional:
         name = name if not option.several else f"{name} ..."
         return name if option.required else f"[{name}]"

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 from becl.experiments.maze_results import write_summary
+from becl.experiments.maze_reuse import suitable, take_over
 from becl.experiments.maze_study import Study, make_study, note_seeds, unfinished
 from becl.experiments.workers import execute
 from becl.options import MazeOptions
@@ -24,7 +25,12 @@ What you see: each colour is a skill, learned without any reward; trajectories s
 def run(options: MazeOptions) -> int:
     out = folder_of(options)
     study = make_study(options)
+    for folder in options.reuse:
+        suitable(study, folder)
     open_folder(study.config(), out)
+    if options.reuse:
+        with locked(out):
+            print(f"{take_over(study, out, options.reuse)} runs taken over from {', '.join(map(str, options.reuse))}")
     if options.train_only:
         return train_study(study, out, options.workers)
     return run_study(study, out, options.workers, demo=options.demo)

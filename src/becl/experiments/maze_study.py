@@ -25,6 +25,7 @@ from typing import Any
 
 from becl.envs import maze
 from becl.errors import UserError, unknown
+from becl.experiments.maze_kinds import KINDS, PUBLISHED, Kind
 from becl.experiments.settings import (
     Given,
     Setting,
@@ -48,18 +49,11 @@ from becl.runs.inside import inside, is_name, read_text
 from becl.skills import OneHot
 from becl.specs import check_numbers, from_dict, to_dict
 
-STUDIES = ("comparison", "estimates", "temperature", "skills")
 TEMPERATURES = (1.0, 0.5, 0.1, 0.01)
 SKILL_COUNTS = (10, 15, 20, 30)
 DEMO_CYCLES = 800
 PAPER_CYCLES = 2500
-DEFAULT_METHODS = {
-    "demo": ("becl", "diayn"),
-    "comparison": ("becl", "diayn", "dads", "cic"),
-    "estimates": ("becl", "diayn", "dads", "cic"),
-    "temperature": ("becl",),
-    "skills": ("becl", "diayn", "dads"),
-}
+DEMO_METHODS = ("becl", "diayn")
 EXAMPLE = "[METHOD:]OPTION=VALUE, for example becl:temperature=0.2"
 WIDE = 5  # Inputs are whitened in mazes wider than this many cells, as the maze study does in the tree.
 
@@ -73,6 +67,7 @@ class Study:
     seeds: tuple[int, ...]
     cycles: int
     mine_iterations: int = 0
+    setting: str = "tuned"
 
     def chance(self, label: str) -> float | None:
         """A run's reward where states say nothing about skills, for methods that know it."""
@@ -82,6 +77,7 @@ class Study:
     def config(self) -> dict[str, Any]:
         """What must agree for two commands to share a folder. Seeds may be added later, so they are not part."""
         config: dict[str, Any] = {"study": self.kind, "cycles": self.cycles, "mine_iterations": self.mine_iterations}
+        config |= {} if self.setting == "tuned" else {"setting": self.setting}
         return config | {"runs": {label: to_dict(run) for label, run in self.runs.items()}}
 
 
@@ -89,7 +85,8 @@ def load_study(out: Path, seeds: tuple[int, ...] | None = None) -> Study:
     """The study that a folder holds, with all seeds that were ever asked for where none are given."""
     config = read_config(out)
     parts = (OnPolicy, PPO, maze.Maze, Network, Adam, OneHot)
-    specs = (one for method in METHODS.values() for one in (method.objective, method.maze and method.maze.objective))
+    mazes = [*STUDIED.values(), *PUBLISHED.values()]
+    specs = [method.objective for method in METHODS.values()] + [entry.objective for entry in mazes]
     kinds = [kind for one in specs for kind in kinds_of(one)]
     classes = {kind.__name__: kind for kind in (*parts, *kinds)}
     try:
@@ -98,7 +95,9 @@ def load_study(out: Path, seeds: tuple[int, ...] | None = None) -> Study:
             raise UserError(f"{out / 'config.json'} is damaged: {other[0]!r} is no name of a run")
         if seeds is None:
             seeds = tuple(int(seed) for seed in json.loads(read_text(out / "seeds.json")))
-        return Study(config["study"], runs, seeds, config["cycles"], config["mine_iterations"])
+        kind_of(config["study"])
+        setting = config.get("setting", "tuned")
+        return Study(config["study"], runs, seeds, config["cycles"], config["mine_iterations"], setting)
     except OSError as error:
         raise UserError(f"{out}: seeds.json: {error.strerror}") from None
     except UserError:
@@ -121,8 +120,18 @@ def note_seeds(study: Study, out: Path) -> None:
     write_text(path, json.dumps(sorted({*known, *study.seeds})) + "\n")
 
 
-def maze_settings(method: str) -> MazeStudy:
+def kind_of(name: str) -> Kind:
+    if name not in KINDS:
+        raise unknown("study", name, KINDS)
+    return KINDS[name]
+
+
+def maze_settings(method: str, setting: str = "tuned") -> MazeStudy:
     """A method's settings in the maze study, or what is wrong with its name."""
+    if setting == "published" and method in METHODS:
+        if method not in PUBLISHED:
+            raise UserError(f"{method} is not part of the published maze study, only {', '.join(PUBLISHED)}")
+        return PUBLISHED[method]
     if method not in STUDIED and method in METHODS:
         raise UserError(
             f"{method} is not part of the maze study: becl pretrain square_a --method {method} trains it there"
@@ -132,20 +141,20 @@ def maze_settings(method: str) -> MazeStudy:
     return STUDIED[method]
 
 
-def make_run(method: str, maze_name: str, skills: int, settings: Given = ()) -> OnPolicy:
+def make_run(method: str, maze_name: str, skills: int, settings: Given = (), setting: str = "tuned") -> OnPolicy:
     """A method with the maze study's sizes, changed by settings `[METHOD:]PATH=VALUE`."""
-    run = sized_run(method, maze_name, skills)
-    for setting in settings_of(settings, EXAMPLE):
-        run = apply_setting(run, method, setting)
+    run = sized_run(method, maze_name, skills, setting)
+    for given in settings_of(settings, EXAMPLE):
+        run = apply_setting(run, method, given)
     if "episode_length" in {field.name for field in dataclasses.fields(run.objective)}:  # type: ignore[arg-type]
         objective = dataclasses.replace(run.objective, episode_length=run.env.episode_length)  # type: ignore[type-var]
         run = dataclasses.replace(run, objective=objective)
     return run
 
 
-def sized_run(method: str, maze_name: str, skills: int) -> OnPolicy:
+def sized_run(method: str, maze_name: str, skills: int, setting: str) -> OnPolicy:
     """A method with the maze study's sizes."""
-    entry = maze_settings(method)
+    entry = maze_settings(method, setting)
     if maze_name not in maze.names():
         raise unknown("maze", maze_name, maze.names())
     if skills < 2:
@@ -235,28 +244,38 @@ def check(run: OnPolicy) -> None:
 
 def make_study(options: MazeOptions) -> Study:
     """The runs of one of the paper's maze figures, validated."""
-    if options.study not in STUDIES:
-        raise unknown("study", options.study, STUDIES)
+    kind, setting = kind_of(options.study), setting_of(options)
     if options.demo and options.study != "comparison":
         raise UserError(f"--demo is a comparison: leave out --study {options.study}")
-    methods = options.methods or DEFAULT_METHODS["demo" if options.demo else options.study]
+    as_asked = kind if setting == kind.setting else next(one for one in KINDS.values() if one.twin == options.study)
+    methods = options.methods or (DEMO_METHODS if options.demo else as_asked.methods)
     cycles = options.cycles if options.cycles is not None else DEMO_CYCLES if options.demo else PAPER_CYCLES
     check_least("--cycles", cycles)
     check_seeds(options.seeds)
     check_once("--methods", methods)
     for name in methods:
-        maze_settings(name)
+        maze_settings(name, setting)
     check_temperature(options, methods)
     settings = list(settings_of(options.set, EXAMPLE))
-    for setting in settings:
-        target, colon, _ = setting.path.partition(":")
+    for given in settings:
+        target, colon, _ = given.path.partition(":")
         if colon and target in STUDIED and target not in methods:
-            raise UserError(f"--set {setting}: {target} is not among --methods {' '.join(methods)}")
+            raise UserError(f"--set {given}: {target} is not among --methods {' '.join(methods)}")
     check_least("--mine-iterations", options.mine_iterations)
     check_least("--workers", options.workers)
     runs = study_runs(options, methods, settings)
-    mine_iterations = options.mine_iterations if options.study == "estimates" else 0
-    return Study(options.study, runs, tuple(options.seeds), cycles, mine_iterations)
+    mine_iterations = options.mine_iterations if kind.mine else 0
+    return Study(options.study, runs, tuple(options.seeds), cycles, mine_iterations, setting)
+
+
+def setting_of(options: MazeOptions) -> str:
+    """Whose settings the methods have."""
+    kind = kind_of(options.study)
+    if kind.setting == "published" and options.setting == "tuned":
+        raise UserError(f"--setting tuned: {options.study} is the paper's; use --study {kind.twin} for ours")
+    if options.demo and options.setting == "published":
+        raise UserError("--setting published: not in a demo, whose methods need fewer cycles")
+    return options.setting or kind.setting
 
 
 def check_temperature(options: MazeOptions, methods: Sequence[str]) -> None:
@@ -265,36 +284,40 @@ def check_temperature(options: MazeOptions, methods: Sequence[str]) -> None:
         return
     if not 0 < options.temperature < float("inf"):
         raise UserError(f"--temperature {options.temperature:g}: must be greater than 0 and finite")
-    if options.study == "temperature":
-        raise UserError("--temperature: the temperature study has its own, 1, 0.5, 0.1 and 0.01")
+    kind = kind_of(options.study)
+    if kind.varied == "temperature":
+        raise UserError(f"--temperature: the {options.study} study has its own, 1, 0.5, 0.1 and 0.01")
+    if kind.also:
+        raise UserError(f"--temperature: {options.study} compares the published temperature with 0.01")
     if not any(name.startswith("becl") for name in methods):
         raise UserError("--temperature is BeCL's: there is no BeCL among --methods")
 
 
 def study_runs(options: MazeOptions, methods: Sequence[str], settings: Sequence[Setting]) -> dict[str, OnPolicy]:
     """The runs of a study by their labels."""
-    maze_name = options.maze
-    if maze_name is None:
-        maze_name = "square_tree" if options.study == "skills" else "square_a"
+    kind, setting = kind_of(options.study), setting_of(options)
+    maze_name = kind.maze if options.maze is None else options.maze
     if options.temperature is not None:
         becl = (name for name in methods if name.startswith("becl"))
         settings = [*settings, *(Setting(f"{name}:temperature", options.temperature) for name in becl)]
 
     def run(method: str, skills: int | None = options.skills, extra: Sequence[Setting] = ()) -> OnPolicy:
-        found = make_run(method, maze_name, 10 if skills is None else skills, [*settings, *extra])
+        count = 10 if skills is None else skills
+        found = make_run(method, maze_name, count, [*settings, *extra], setting)
         check(found)
         return found
 
-    if options.study == "skills":
+    def warm(method: str, value: float) -> tuple[str, OnPolicy]:
+        return f"{method}-temperature-{value:g}", run(method, extra=[Setting("temperature", value)])
+
+    if kind.varied == "skills":
         counts = SKILL_COUNTS if options.skills is None else (options.skills,)
         return {f"{method}-{count}-skills": run(method, count) for method in methods for count in counts}
-    if options.study == "temperature":
-        return {
-            f"{method}-temperature-{value:g}": run(method, extra=[Setting("temperature", value)])
-            for method in methods
-            for value in TEMPERATURES
-        }
-    return {method: run(method) for method in methods}
+    if kind.varied == "temperature":
+        return dict(warm(method, value) for method in methods for value in TEMPERATURES)
+    becl = [method for method in methods if method.startswith("becl")]
+    others = dict(warm(method, value) for method in becl for value in kind.also)
+    return {method: run(method) for method in methods} | others
 
 
 def seed_path(out: Path, label: str, seed: int, suffix: str) -> Path:

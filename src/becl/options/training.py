@@ -138,17 +138,24 @@ class MazeOptions:
     Examples:
         # a first look in about a minute
         becl maze --demo
-        # the paper's comparison, two seeds of each method
-        becl maze --methods becl diayn dads cic --seeds 2
+        # the paper's comparison with its own settings, two seeds of each method
+        becl maze --study figure4 --seeds 2
         # another maze, and an option of one method only
         becl maze --maze square_tree --set becl:positive=mean --out runs/tree
     """
 
     methods: Annotated[tuple[Method, ...], Group("What to compare")] = ()
     """Methods to compare; `becl methods` lists them (default: becl diayn dads cic, or what the study is about)."""
-    study: Literal["comparison", "estimates", "temperature", "skills"] = "comparison"
+    study: Annotated[
+        Literal["comparison", "estimates", "temperature", "skills", "figure4", "figure6", "figure7", "figure8"],
+        Value("STUDY"),
+    ] = "comparison"
     """What is compared: methods side by side (comparison), the same with MINE and particle entropy (estimates), κ = 1,
-    0.5, 0.1, 0.01 (temperature), or 10, 15, 20, 30 skills in the tree maze (skills)."""
+    0.5, 0.1, 0.01 (temperature), or 10, 15, 20, 30 skills in the tree maze (skills). figure4, figure6, figure7 and
+    figure8 are the paper's figures of these four, with the published settings."""
+    setting: Literal["tuned", "published"] | None = None
+    """Settings of the methods: ours, found by a search (tuned), or those of the released maze program (published)
+    (default: published for the paper's figures, otherwise tuned)."""
     maze: str | None = None
     """Which maze; `becl envs` lists them (default: square_a; square_tree in the skills study)."""
     skills: int | None = None
@@ -173,6 +180,8 @@ class MazeOptions:
     train_only: bool = False
     """Only train, and leave the table and figures to a later command. Other commands may train other seeds in the same
     folder at the same time."""
+    reuse: tuple[Folder, ...] = ()
+    """Also copy finished seeds of equal runs from these folders of other studies, instead of training them again."""
 
 
 @dataclass(frozen=True)

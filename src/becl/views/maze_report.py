@@ -10,6 +10,7 @@ import numpy as np
 
 from becl.envs.maze import Geometry
 from becl.errors import UserError
+from becl.experiments.maze_kinds import KINDS
 from becl.experiments.maze_results import finished
 from becl.experiments.maze_study import Study, seed_path
 from becl.runs.inside import plain
@@ -35,6 +36,7 @@ PUBLISHED_ENTROPY = {
     "diayn": 1.379,
     "dads": 1.695,
     "becl-released": 1.744,
+    "becl-released-temperature-0.01": 2.069,
     "cic-released": 2.290,
 }
 MOST_SEEDS = 10  # Side by side in a figure.
@@ -55,7 +57,7 @@ def print_table(summary: dict[str, dict[str, Any]], study: Study) -> None:
     rows = [(label, len(row["seeds"]), *(_cell(row.get(name)) for name in names)) for label, row in summary.items()]
     guessed = sorted({run.objective.skills.dim for run in study.runs.values()})
     by_guessing = ", ".join(f"{1 / count:.2g} with {count} skills" for count in guessed)
-    title = f"mean ± std over seeds; guessing has an accuracy of {by_guessing}"
+    title = f"{study.setting} settings; mean ± std over seeds; guessing has an accuracy of {by_guessing}"
     console().print(table(title, ("run", "seeds", *(COLUMNS[name] for name in names)), rows))
 
 
@@ -94,9 +96,9 @@ def draw(study: Study, out: Path, demo: bool = False) -> list[Path]:
     figures = {}
     if demo:
         figures["demo"] = demo_figure([_panel(study, out, rows[0]) for rows in results.values()])
-    elif study.kind == "temperature":
+    elif KINDS[study.kind].varied == "temperature":
         figures["temperature"] = panels([_typical(study, out, rows) for rows in results.values()], min(4, len(results)))
-    elif study.kind == "skills":
+    elif KINDS[study.kind].varied == "skills":
         complete = _rectangle(study, results)
         if complete:
             grid = [_typical(study, out, results[label], title="") for row in complete.values() for label in row]
@@ -126,7 +128,7 @@ def draw(study: Study, out: Path, demo: bool = False) -> list[Path]:
         figures["tradeoff"] = tradeoff(
             scores,
             reference=AUTHORS_RUN if _is_papers(study) else None,
-            num_skills=run.objective.skills.dim if study.kind != "skills" else None,
+            num_skills=run.objective.skills.dim if KINDS[study.kind].varied != "skills" else None,
         )
         curves = {label: _curves(out, label, rows) for label, rows in results.items()}
         cycles = next(iter(curves.values()))[0]
