@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from becl.learning.replay import Replay
     from becl.nn.adam import Adam
     from becl.nn.networks import Network
-    from becl.objectives import METHODS, Batch, MazeStudy, Method, Objective, register
+    from becl.objectives import METHODS, Batch, MazeStudy, Method, Objective, Sum, register
     from becl.runs.callbacks import Callback, Wandb
     from becl.skills import Cube, NoSkill, OneHot, SkillSpace, Sphere
 
@@ -30,7 +30,7 @@ _HOME = {
     "experiments.finetuning": ("Finetuning",),
     "nn.adam": ("Adam",),
     "nn.networks": ("Network",),
-    "objectives": ("METHODS", "Batch", "MazeStudy", "Method", "Objective", "register"),
+    "objectives": ("METHODS", "Batch", "MazeStudy", "Method", "Objective", "Sum", "register"),
     "learning.offpolicy": ("OffPolicy",),
     "export.policy": ("Skill",),
     "experiments.pretraining": ("Pretraining",),
@@ -42,8 +42,8 @@ _HOME = {
 __all__ = [
     "DDPG", "METHODS", "Adam", "Batch", "Callback", "Cube", "Evaluation", "Failed", "Finetuned", "Finetuning",
     "MazeStudy", "Method", "Network", "NoSkill", "Objective", "OffPolicy", "OneHot", "Pretraining", "Replay", "Run",
-    "Skill", "SkillSpace", "Sphere", "UserError", "Wandb", "evaluate", "finetune", "load", "main", "maze", "pretrain",
-    "register", "report", "resume", "sweep",
+    "Skill", "SkillSpace", "Sphere", "Sum", "UserError", "Wandb", "evaluate", "finetune", "load", "main", "maze",
+    "pretrain", "register", "report", "resume", "sweep",
 ]  # fmt: skip
 
 

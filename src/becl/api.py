@@ -37,6 +37,7 @@ from becl.experiments.pretraining import Pretraining, load_pretraining, make_pre
 from becl.export.find import Policy, find_policy
 from becl.export.policy import Skill, fold
 from becl.export.write import export_policy
+from becl.objectives import Objective, name_of
 from becl.options import (
     EvaluateOptions,
     FinetuneOptions,
@@ -185,7 +186,7 @@ class Finetuned:
 
 def pretrain(
     env: Environment,
-    method: str = "becl",
+    method: str | Objective = "becl",
     *,
     seeds: Seeds = 1,
     steps: int = 2_000_000,
@@ -202,12 +203,15 @@ def pretrain(
     callbacks: Sequence[Callback] = (),
     quiet: bool = False,
 ) -> Run:
-    """Learns skills, or explores, without a reward: `becl pretrain`, whose options these are."""
+    """Learns skills, or explores, without a reward: `becl pretrain`, whose options these are.
+
+    The method is a name, a sum of names (`becl+rnd`), or an objective: `becl.Sum(BeCL(), RND(), weights=(1, 10))`.
+    """
     options = fill(
         PretrainOptions,
         {
             "env": env if isinstance(env, str) else hand_over(env),
-            "method": method,
+            "method": method if isinstance(method, str) else name_of(method),
             "seeds": to_seeds(seeds),
             "steps": steps,
             "skills": skills,
@@ -223,7 +227,7 @@ def pretrain(
         },
     )
     trust_names(options.env)
-    spec = make_pretraining(options)
+    spec = make_pretraining(options, None if isinstance(method, str) else method)
     with printing(not quiet):
         check_code(pretrain_command.train(spec, options, callbacks, raises=True))
     return Run(pretrain_command.folder_of(options), spec)

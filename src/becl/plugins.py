@@ -206,7 +206,9 @@ def origins_of(config: Mapping[str, Any]) -> dict[str, str]:
     used = set(spec_names(config))
 
     def uses(name: str) -> bool:
-        return config["method"] == name if "method" in config else ORIGINS[name].maze_objective in used
+        if "method" in config:
+            return name in config["method"].split("+")
+        return ORIGINS[name].maze_objective in used
 
     return {name: origin.word for name, origin in ORIGINS.items() if uses(name)}
 

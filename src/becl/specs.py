@@ -33,6 +33,11 @@ def to_dict(spec: Any) -> Any:
     return spec
 
 
+def is_specs(value: Any) -> typing.TypeGuard[tuple[Any, ...]]:
+    """Whether it is one spec after another."""
+    return isinstance(value, tuple) and bool(value) and all(map(dataclasses.is_dataclass, value))
+
+
 def upgraded(data: Any) -> Any:
     """JSON values of an earlier version as they are written today, so that its folders still open."""
     if isinstance(data, list):
@@ -83,6 +88,8 @@ def check_numbers(spec: Any, path: str = "") -> None:
         value, here = getattr(spec, field.name), path + field.name
         if dataclasses.is_dataclass(value):
             check_numbers(value, here + ".")
+        for inner in value if is_specs(value) else ():
+            check_numbers(inner, here + ".")
         for one in value if isinstance(value, tuple) else (value,):
             unbounded = one == float("inf") and here.endswith("clip")  # No clipping.
             if isinstance(one, int | float) and not 0 <= one < float("inf") and not unbounded:

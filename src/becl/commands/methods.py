@@ -2,30 +2,27 @@
 
 import json
 
-from becl.errors import unknown
 from becl.experiments.maze_study import make_run
 from becl.experiments.pretraining import make_pretraining
-from becl.objectives import METHODS, Method
+from becl.objectives import METHODS, Method, find_method
 from becl.options import MethodsOptions, PretrainOptions
 from becl.specs import to_dict
 from becl.terminal import console, table
 
 
 def run(options: MethodsOptions) -> int:
-    for name in options.name:
-        if name not in METHODS:
-            raise unknown("method", name, METHODS)
+    chosen = {name: find_method(name) for name in options.name}
     if not options.name:
         rows = [
             (name, method.kind, skill_text(method), method.summary, "yes" if method.maze else "")
             for name, method in METHODS.items()
         ]
         console().print(table("methods", ("name", "kind", "skills", "rewards", "in becl maze"), rows))
-    for name in options.name:
-        print(f"{name} ({METHODS[name].kind}): {METHODS[name].summary}")
+    for name, method in chosen.items():
+        print(f"{name} ({method.kind}): {method.summary}")
         print("pretraining (becl pretrain; change with --set OPTION=VALUE):")
         print(json.dumps(to_dict(make_pretraining(PretrainOptions("walker", name)).run), indent=1))
-        if METHODS[name].maze:
+        if method.maze:
             print(f"in the maze study (becl maze; change with --set {name}:OPTION=VALUE):")
             print(json.dumps(to_dict(make_run(name, "square_a", 10)), indent=1))
     return 0

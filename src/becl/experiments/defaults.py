@@ -9,7 +9,7 @@ from typing import Any
 
 import becl
 from becl.experiments.pretraining import make_pretraining
-from becl.objectives import METHODS
+from becl.objectives import METHODS, find_method
 from becl.options import PretrainOptions
 
 PLACE = Path(becl.__file__).parent / "data" / "defaults.json"
@@ -17,7 +17,7 @@ PLACE = Path(becl.__file__).parent / "data" / "defaults.json"
 
 def default_configuration(method: str) -> dict[str, Any]:
     """What `becl pretrain` and `becl finetune` do with a method where no option is given."""
-    entry = METHODS[method]
+    entry = find_method(method)
     pretraining = json.loads(json.dumps(make_pretraining(PretrainOptions("walker", method)).config()))
     return {"skill": entry.finetune_skill, "transfer": entry.transfer, "pretraining": pretraining}
 

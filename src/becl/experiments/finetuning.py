@@ -44,7 +44,7 @@ from becl.learning.choice import BestFirst, Held, Prior, Regress, SkillChoice
 from becl.learning.controller import Controller
 from becl.learning.offpolicy import OffPolicy
 from becl.learning.replay import Replay
-from becl.objectives import METHODS
+from becl.objectives import METHODS, find_method
 from becl.objectives.extrinsic import Extrinsic
 from becl.objectives.registry import FINETUNE_SKILLS
 from becl.options import FinetuneOptions
@@ -119,7 +119,7 @@ def make_finetuning(options: FinetuneOptions, planned: Pretraining | None = None
     domain = tasks[0] if is_external(tasks[0]) else tasks[0].partition("_")[0]
     method = "ddpg" if pretraining is None else pretraining.method
     seeds, snapshot, transfer = resolve_source(options, pretraining, planned is not None)
-    skill = METHODS[method].finetune_skill if options.skill is None else options.skill
+    skill = find_method(method).finetune_skill if options.skill is None else options.skill
     run = changed(tuned_run(domain, pretraining), options, method, skill, pretraining)
     check_run(run)
     check_schedule(options, run)
@@ -158,7 +158,7 @@ def resolve_source(
         raise UserError(f"seed {other[0]} is not in {options.run}, which has {has}")
     snapshot = find_snapshot(options.run, seeds, options.snapshot, pretraining if planned else None)
     check_seeds(seeds)
-    transfer = METHODS[pretraining.method].transfer if options.transfer is None else options.transfer
+    transfer = find_method(pretraining.method).transfer if options.transfer is None else options.transfer
     if transfer not in TRANSFERS:
         raise unknown("transfer", transfer, TRANSFERS)
     return seeds, snapshot, transfer
@@ -311,7 +311,7 @@ def resolve_choice(text: str, method: str, pretraining: Pretraining | None) -> t
         raise UserError(f"--skill {text}: for skills in a cube (cic); {method} has {type(space).__name__}({space.dim})")
     if name == "fixed" and not (number.isdecimal() and int(number) < space.dim):
         raise UserError(f"--skill {text}: {method} has skills 0 to {space.dim - 1}")
-    if name == "regress" and (pretraining is None or METHODS[method].finetune_skill != "regress"):
+    if name == "regress" and (pretraining is None or find_method(method).finetune_skill != "regress"):
         raise UserError(f"--skill {text}: {method} has no features to regress on; aps has")
     if name == "best-first":
         return BestFirst(), 1

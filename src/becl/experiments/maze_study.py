@@ -40,7 +40,7 @@ from becl.learning.onpolicy import OnPolicy
 from becl.learning.ppo import PPO
 from becl.nn.adam import Adam
 from becl.nn.networks import Network, options_of
-from becl.objectives import METHODS, MazeStudy, kinds_of
+from becl.objectives import METHODS, MazeStudy, find_method, kinds_of
 from becl.objectives.protocol import chance_reward
 from becl.objectives.registry import STUDIED
 from becl.options import MazeOptions
@@ -132,7 +132,8 @@ def maze_settings(method: str, setting: str = "tuned") -> MazeStudy:
         if method not in PUBLISHED:
             raise UserError(f"{method} is not part of the published maze study, only {', '.join(PUBLISHED)}")
         return PUBLISHED[method]
-    if method not in STUDIED and method in METHODS:
+    if method not in STUDIED and (method in METHODS or "+" in method):
+        find_method(method)
         raise UserError(
             f"{method} is not part of the maze study: becl pretrain square_a --method {method} trains it there"
         )

@@ -28,9 +28,10 @@ from becl.learning.replay import Replay
 from becl.nn.adam import Adam
 from becl.nn.networks import Network, hidden_widths, with_hidden
 from becl.nn.precision import Precision
-from becl.objectives import METHODS, kinds_of
+from becl.objectives import METHODS, Method, Objective, Sum, find_method, kinds_of
 from becl.objectives.extrinsic import Extrinsic
 from becl.objectives.protocol import chance_reward
+from becl.objectives.total import common_skills, named_parts, option_names
 from becl.options import PretrainOptions
 from becl.plugins import without_plugins
 from becl.runs.folder import read_pretraining
@@ -47,6 +48,8 @@ FLAGS = {
     "precision": "--precision",
 }
 """What has a flag of its own, and is no setting."""
+POSITIVE = ("temperature", "feature_dim", "neighbours")
+"""Options of objectives that must be above 0, where they have them."""
 
 
 @dataclass(frozen=True)
@@ -77,12 +80,13 @@ class Pretraining:
         return {"command": "pretrain", **{name: value for name, value in to_dict(self).items() if name != "spec"}}
 
 
-def make_pretraining(options: PretrainOptions) -> Pretraining:
-    """A run with URLB's sizes, changed by options; validated, nothing allocated yet."""
+def make_pretraining(options: PretrainOptions, objective: Objective | None = None) -> Pretraining:
+    """A run with URLB's sizes, changed by options; validated, nothing allocated yet.
+
+    An `objective` takes the place of the method's own.
+    """
     check_least("--checkpoint-every", options.checkpoint_every)
-    if options.method not in METHODS:
-        raise unknown("method", options.method, METHODS)
-    run = changed(published_run(options), options)
+    run = changed(published_run(options, objective), options)
     log_every = options.log_every
     if log_every is None:  # Often enough for a curve.
         log_every = max(1, min(10_000, options.steps // 20))
@@ -91,13 +95,16 @@ def make_pretraining(options: PretrainOptions) -> Pretraining:
     return pretraining
 
 
-def published_run(options: PretrainOptions) -> OffPolicy:
+def published_run(options: PretrainOptions, given: Objective | None = None) -> OffPolicy:
     """A method as it was published, in an environment."""
-    spec, method = spec_of(options.env), METHODS[options.method]
-    objective: Any = method.objective
+    method = find_method(options.method)
+    spec, objective = spec_of(options.env), of_method(options, method) if given is None else given
+    if isinstance(given, Sum):
+        fits: Any = given.fits or getattr(method.objective, "fits", None)
+        objective = dataclasses.replace(given, names=options.method.split("+"), fits=fits)
     if options.skills is not None:
         space = with_dim(options.method, objective.skills, options.skills)
-        objective = dataclasses.replace(objective, skills=space)
+        objective = dataclasses.replace(objective, skills=space)  # type: ignore[type-var]
     return OffPolicy(
         spec,
         objective,
@@ -105,6 +112,14 @@ def published_run(options: PretrainOptions) -> OffPolicy:
         fits_per_update=method.fits_per_update,
         skill_interval=method.skill_interval,
     )
+
+
+def of_method(options: PretrainOptions, method: Method) -> Objective:
+    """The objective that a method has where none is given; refuses a sum whose parts have different skills."""
+    if "+" in options.method and options.skills is None:
+        names = options.method.split("+")
+        common_skills(names, [METHODS[name].objective for name in names])
+    return method.objective
 
 
 def changed(run: OffPolicy, options: PretrainOptions) -> OffPolicy:
@@ -119,7 +134,7 @@ def changed(run: OffPolicy, options: PretrainOptions) -> OffPolicy:
         run = override(run, "learner.normalize", True)
     for setting in settings_of(options.set, EXAMPLE):
         run = apply_setting(run, options.method, setting)
-    if METHODS[options.method].successor_features:
+    if find_method(options.method).successor_features:
         run = override(run, "learner.critic_dim", run.objective.skills.dim)
     return run
 
@@ -148,12 +163,12 @@ def with_width(run: OffPolicy, hidden: int) -> OffPolicy:
 
 def apply_setting(run: OffPolicy, method: str, setting: Setting) -> OffPolicy:
     """A run with one option changed that has no flag of its own."""
-    if setting.first in FLAGS or setting.path.startswith("objective.skills"):
+    if setting.first in FLAGS or "skills" in setting.path.split(".")[:3]:
         raise UserError(f"--set {setting}: use {FLAGS.get(setting.first, '--skills')}")
     own = [field.name for field in dataclasses.fields(run) if field.name not in FLAGS]
-    options = [field.name for field in dataclasses.fields(run.objective)]  # type: ignore[arg-type]
-    if setting.first not in (*own, *options):
-        raise unknown(f"option of {method}", setting.first, [name for name in options if name != "skills"] + own)
+    options = option_names(run.objective)
+    if setting.first not in {*own, *(name.partition(".")[0] for name in options)}:
+        raise unknown(f"option of {method}", setting.first, options + own)
     return change(run, setting)
 
 
@@ -191,15 +206,15 @@ def check_run(run: OffPolicy) -> None:
         raise UserError(f"reward_normalise {run.reward_normalise}: a batch of {run.batch} has no deviation; at least 2")
     if run.replay.balanced and not isinstance(run.objective.skills, OneHot):
         raise UserError("replay.balanced: for discrete skills, which can be counted")
-    if getattr(run.objective, "neighbours", 0) > run.batch:
-        raise UserError(f"batch {run.batch}: fewer than the {run.objective.neighbours} neighbours")  # type: ignore
+    for prefix, part in named_parts(run.objective):
+        if getattr(part, "neighbours", 0) > run.batch:
+            raise UserError(f"batch {run.batch}: fewer than the {part.neighbours} neighbours{of_part(prefix)}")
     check_numbers(run)
 
 
 def positive_options(run: OffPolicy) -> dict[str, int | float]:
     """The options of a run that must be above 0."""
     learner: Any = run.learner
-    objective: Any = run.objective
     positive = {
         "batch": run.batch,
         "fits_per_update": run.fits_per_update,
@@ -208,16 +223,21 @@ def positive_options(run: OffPolicy) -> dict[str, int | float]:
         "learner.hidden": getattr(learner, "hidden", 1),
         "learner.action_gain": getattr(learner, "action_gain", 1),
         "learner.optimizer.learning_rate": learner.optimizer.learning_rate,
-        "temperature": getattr(objective, "temperature", 1.0),
-        "feature_dim": getattr(objective, "feature_dim", 1),
-        "neighbours": getattr(objective, "neighbours", 1),
         "reward_scale": run.reward_scale,
     }
-    for field in dataclasses.fields(objective):
-        value = getattr(objective, field.name)
-        if isinstance(value, Adam):
-            positive[f"{field.name}.learning_rate"] = value.learning_rate
-    return positive | {name: min(widths, default=1) for name, widths in hidden_widths(objective)}
+    for prefix, part in named_parts(run.objective):
+        positive |= {prefix + name: getattr(part, name) for name in POSITIVE if hasattr(part, name)}
+        for field in dataclasses.fields(part):
+            value = getattr(part, field.name)
+            if isinstance(value, Adam):
+                positive[f"{prefix}{field.name}.learning_rate"] = value.learning_rate
+        positive |= {prefix + name: min(widths, default=1) for name, widths in hidden_widths(part)}
+    return positive
+
+
+def of_part(prefix: str) -> str:
+    """Whose option it is, at the end of a sentence."""
+    return f" of {prefix.rstrip('.')}" if prefix else ""
 
 
 def load_pretraining(out: Path) -> Pretraining:
@@ -232,7 +252,7 @@ def load_pretraining(out: Path) -> Pretraining:
 
 def spec_classes() -> dict[str, type]:
     """Every kind of spec that a run may hold, by name."""
-    parts = (Pretraining, OffPolicy, Prior, DDPG, Replay, Network, Adam, NoSkill, OneHot, Cube, Sphere)
+    parts = (Pretraining, OffPolicy, Prior, DDPG, Replay, Network, Adam, NoSkill, OneHot, Cube, Sphere, Sum)
     others = (kind for method in METHODS.values() for kind in kinds_of(method.objective))
     return {kind.__name__: kind for kind in (*parts, *others)}
 

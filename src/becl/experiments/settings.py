@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from becl.errors import UserError
+from becl.objectives.total import Sum, with_option
 from becl.specs import override, to_text
 
 Run = TypeVar("Run")
@@ -55,10 +56,11 @@ def _read(given: Sequence[str | Setting], example: str) -> Iterator[Setting]:
 
 def change(run: Run, setting: Setting) -> Run:
     """A run with one option changed: its own, or its objective's, whose path may leave out `objective.`."""
-    if setting.first in {field.name for field in dataclasses.fields(run)}:  # type: ignore[arg-type]
+    before: Any = run.objective  # type: ignore[attr-defined]
+    own = {field.name for field in dataclasses.fields(run)}  # type: ignore[arg-type]
+    if setting.first in own and not (setting.first == "objective" and isinstance(before, Sum)):
         return override(run, *setting)
-    objective = override(run.objective, *setting)  # type: ignore[attr-defined]
-    return dataclasses.replace(run, objective=objective)  # type: ignore[type-var]
+    return dataclasses.replace(run, objective=with_option(before, *setting))  # type: ignore[type-var]
 
 
 def check_positive(values: Mapping[str, int | float]) -> None:

@@ -20,7 +20,7 @@ from becl.learning.protocols import Learner
 from becl.learning.replay import Experience, Replay, ReplayState, Transitions
 from becl.nn.precision import Precision
 from becl.objectives.particles import init_scale, update_scale
-from becl.objectives.protocol import Batch, Metrics, Objective
+from becl.objectives.protocol import Batch, Metrics, Objective, fit_in_turn
 from becl.specs import added
 
 Data = Array | np.ndarray
@@ -218,7 +218,8 @@ class OffPolicy:
         fitted, last = {}, batches
         for number, fit_key in enumerate(fit_keys):
             last = jax.tree.map(lambda x, number=number: x[number], batches)
-            objective, fitted = self.objective.fit(objective, self.to_batch(learner, last), fit_key)
+            left = self.fits_per_update - number
+            objective, fitted = fit_in_turn(self.objective, objective, self.to_batch(learner, last), fit_key, left)
         objective, reward = self.objective.reward(objective, self.to_batch(learner, last), reward_key)
         metrics = {f"objective_{name}": value for name, value in fitted.items()}
         metrics |= {"reward": reward.mean(), "extrinsic": last.reward.mean()}

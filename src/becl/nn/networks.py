@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from becl.nn.precision import affine, affine_relu, squash
+from becl.specs import is_specs
 
 Widths = Annotated[tuple[int, ...], "widths of hidden layers"]
 """An option of a spec that `--hidden` changes, as it does those of a `Network`."""
@@ -97,6 +98,9 @@ def hidden_widths(spec: Any, path: str = "") -> Iterator[tuple[str, tuple[int, .
             yield path + option.name, option.value
         elif dataclasses.is_dataclass(option.value):
             yield from hidden_widths(option.value, f"{path}{option.name}.")
+        elif is_specs(option.value):
+            for number, spec in enumerate(option.value):
+                yield from hidden_widths(spec, f"{path}{option.name}.{number}.")
 
 
 def with_hidden(spec: Any, width: int) -> Any:
@@ -107,6 +111,8 @@ def with_hidden(spec: Any, width: int) -> Any:
             changes[option.name] = (width,) * len(option.value)
         elif dataclasses.is_dataclass(option.value) and any(hidden_widths(option.value)):
             changes[option.name] = with_hidden(option.value, width)
+        elif is_specs(option.value):
+            changes[option.name] = tuple(with_hidden(spec, width) for spec in option.value)
     return dataclasses.replace(spec, **changes)
 
 

@@ -58,3 +58,19 @@ class KnowsChance(Protocol):
 def chance_reward(objective: Any, batch: int) -> float | None:
     """The chance level of an objective's reward, where it has one."""
     return objective.chance_reward(batch) if isinstance(objective, KnowsChance) else None
+
+
+@runtime_checkable
+class TakesTurns(Protocol):
+    """What an objective may add whose parts need different numbers of fits per update."""
+
+    def fit_in_turn(self, state: Any, batch: Batch, key: PRNGKeyArray, left: int) -> tuple[Any, Metrics]:
+        """One step of training what has its turn where `left` batches are left before the update, this one included."""
+        ...
+
+
+def fit_in_turn(objective: Any, state: Any, batch: Batch, key: PRNGKeyArray, left: int) -> tuple[Any, Metrics]:
+    """One step of training an objective, with so many batches left before the update."""
+    if isinstance(objective, TakesTurns):
+        return objective.fit_in_turn(state, batch, key, left)
+    return objective.fit(state, batch, key)

@@ -9,7 +9,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
@@ -30,9 +30,10 @@ from becl.objectives.proto import ProtoRL
 from becl.objectives.protocol import Objective, chance_reward
 from becl.objectives.rnd import RND
 from becl.objectives.smm import SMM
+from becl.objectives.total import Sum
 from becl.plugins import ORIGINS, WORD, Origin
 from becl.skills import NoSkill, SkillSpace
-from becl.specs import from_dict, to_dict
+from becl.specs import from_dict, is_specs, to_dict
 
 FINETUNE_SKILLS = {
     "none": "the policy has no skill",
@@ -191,6 +192,45 @@ STUDIED: dict[str, MazeStudy] = {name: method.maze for name, method in METHODS.i
 """Methods that take part in the maze study."""
 
 
+def find_method(name: str) -> Method:
+    """A method by its name, or the sum of several: `becl+rnd`."""
+    if name in METHODS:
+        return METHODS[name]
+    names = name.split("+")
+    if other := [one for one in names if one not in METHODS]:
+        raise unknown("method" if len(names) == 1 else f"part of {name}:", other[0], METHODS)
+    return sum_of(names)
+
+
+def sum_of(names: Sequence[str]) -> Method:
+    """The sum of methods, trained as the first of them that has skills."""
+    methods = [METHODS[name] for name in names]
+    fits = [method.fits_per_update for method in methods]
+    lead = next((method for method in methods if method.objective.skills.dim), methods[0])
+    objectives = [method.objective for method in methods]
+    objective = Sum(*objectives, skills=lead.objective.skills, fits=fits, names=names)
+    return dataclasses.replace(
+        lead,
+        objective=objective,
+        summary=f"the sum of what {', '.join(names[:-1])} and {names[-1]} reward",
+        fits_per_update=max(fits),
+        # Regressing needs the features of one method alone.
+        finetune_skill="random" if lead.finetune_skill == "regress" else lead.finetune_skill,
+        maze=None,
+    )
+
+
+def name_of(objective: Objective) -> str:
+    """The name of the method that an objective is, whatever its options; a sum's is made of those of its parts."""
+    if isinstance(objective, Sum):
+        return "+".join(map(name_of, objective.parts))
+    same = [name for name, method in METHODS.items() if method.objective == objective]
+    alike = [name for name, method in METHODS.items() if type(method.objective) is type(objective)]
+    if not same + alike:
+        raise UserError(f"{type(objective).__name__} is not registered: becl.register(NAME, becl.Method(...)) does")
+    return (same + alike)[0]
+
+
 def register(name: str, method: Method) -> None:
     """Adds a method from outside the package; one that could not be trained or kept is refused with one line.
 
@@ -213,6 +253,8 @@ def remove(name: str) -> None:
 
 def kinds_of(spec: Any) -> Iterator[type]:
     """The class of a spec, and those of the specs in it."""
+    for inner in spec if is_specs(spec) else ():
+        yield from kinds_of(inner)
     if dataclasses.is_dataclass(spec):
         yield type(spec)
         for field in dataclasses.fields(spec):
@@ -241,6 +283,7 @@ RESERVED = {
     "Regress": "becl.learning.choice",
     "Replay": "becl.learning.replay",
     "Sphere": "becl.skills",
+    "Sum": "becl.objectives.total",
 }
 """Classes of specs that are not objectives, and where they live: the folder of a run may name them."""
 

@@ -43,7 +43,8 @@ def _decides_rewards(path: str) -> bool:
         return False
     inner = option.removeprefix("objective.")
     sizes = ("network", "head", "optimizer", "feature_dim", "skills", "spec")
-    return option in ("fits_per_update", "replay.released_skill") or (inner != option and not inner.startswith(sizes))
+    changes = inner != option and not any(word.startswith(sizes) for word in inner.split(".")[:2])
+    return option in ("fits_per_update", "replay.released_skill") or changes
 
 
 def _varies(path: str, options: Json, same_method: Sequence[Json]) -> bool:

@@ -1,5 +1,6 @@
 """What methods, tasks and numbers are called in a report, and the order they come in."""
 
+import re
 from collections.abc import Iterable, Sequence
 
 from becl.measure.published import EXPERT
@@ -24,6 +25,8 @@ ROBOTS = tuple(dict.fromkeys(task.partition("_")[0] for task in EXPERT))
 
 
 def pretty_method(method: str) -> str:
+    if "+" in method:
+        return " + ".join(map(pretty_method, method.split("+")))
     family, dash, rest = method.partition("-")
     return NAMES.get(family, family) + dash + rest
 
@@ -45,7 +48,7 @@ def sorted_tasks(tasks: Iterable[str]) -> list[str]:
 
 
 def rank(method: str) -> tuple[int, str]:
-    return place_in(method.partition("-")[0], tuple(NAMES)), method
+    return place_in(re.split(r"[-+]", method)[0], tuple(NAMES)), method
 
 
 def place_in(name: str, order: Sequence[str]) -> int:

@@ -32,11 +32,20 @@ def options_of(config: Json) -> Json:
 
 
 def _flat(data: Json, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if data.get("spec") == "Sum":
+        data = by_name(data)
     for name, value in data.items():
         if isinstance(value, dict) and value:
             yield from _flat(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
+
+
+def by_name(objective: Json) -> Json:
+    """A sum of methods with its parts by their names, without the skills that they share."""
+    parts = zip(objective["names"], objective["parts"], strict=True)
+    own = {name: value for name, value in objective.items() if name not in ("names", "parts")}
+    return own | {name: {key: value for key, value in part.items() if key != "skills"} for name, part in parts}
 
 
 def without(options: Json, paths: Sequence[str]) -> Json:

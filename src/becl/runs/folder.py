@@ -70,7 +70,7 @@ def located(config: Any, out: Path | None = None) -> Any:
 
 def folder_name(*words: str) -> str:
     """Words joined to a name that every file system takes."""
-    return "-".join(re.sub(r"[^\w.-]+", "-", word) for word in words)
+    return "-".join(re.sub(r"[^\w.+-]+", "-", word) for word in words)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
