@@ -62,7 +62,7 @@ SETTINGS: dict[str, list[str]] = {
 EPISODE = 100
 LIMIT = 3600  # Seconds of a block.
 INSIDE: dict[str, dict[str, Any]] = {
-    "becl.experiments.maze_study": {"TEMPERATURES": (0.1,), "SKILL_COUNTS": (15,)},
+    "becl.experiments.maze_study": {"TEMPERATURES": (0.01,), "SKILL_COUNTS": (15,)},
     "becl.measure.theory.checks": {
         "train_score": {"steps": 5},
         "marginal_estimates": {"batches": 1},
@@ -130,8 +130,13 @@ def shrink(command: str, options: dict[str, Any]) -> dict[str, Any]:
         narrow = [re.sub(r"(?<=hidden=)[\d,]+", "8,8", setting) for setting in options.get("set", ())]
         small["set"] = list({one.partition("=")[0]: one for one in [*narrow, *SETTINGS[command]]}.values())
     if command == "maze":
-        small["methods"] = some(options.get("methods", ["becl"]))
+        small["methods"] = some(options.get("methods", ["becl-released" if is_figure(options) else "becl"]))
     return small
+
+
+def is_figure(options: dict[str, Any]) -> bool:
+    """Whether a maze study is one of the paper's, which has its own methods."""
+    return str(options.get("study")).startswith("figure") or options.get("setting") == "published"
 
 
 def some(methods: Any) -> list[str]:
