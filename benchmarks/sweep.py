@@ -28,7 +28,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from becl.sweeps.jobs import job_folder, read_attempts, read_status
-from becl.sweeps.plan import Job, recorded_jobs
+from becl.sweeps.plan import Job
+from becl.sweeps.record import recorded_jobs
 from benchmarks.chaos import contents, differences, last_checkpoint
 
 SWEEP = """

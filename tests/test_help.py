@@ -217,7 +217,7 @@ def test_what_completion_offers_is_accepted():
         assert spec_of(env).obs_dim > 0
     assert {*names["CHOICE"], "fixed:K"} == {*FINETUNE_SKILLS}
     for word in names["SWEEP"]:
-        assert word == "status" or read_sweep(word).name
+        assert word in ("status", "collect") or read_sweep(word).name
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])

@@ -29,7 +29,7 @@ from becl.runs.folder import open_folder
 from becl.runs.inside import check_inside, inside, is_name, remove_inside
 from becl.runs.lock import forget_remote, locked
 from becl.runs.result import identity, is_finished, read_result
-from becl.sweeps.plan import recorded_jobs
+from becl.sweeps.record import recorded_jobs
 
 FILES = ("config.json", "result.json", "metrics.csv", "scores.csv", "lock", "error.log", "config.json.part",
          "curves.png", "seed-0/snapshot-5000.safetensors", "checkpoint/step-10.json", "checkpoint/step-10.safetensors",

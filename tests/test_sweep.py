@@ -47,7 +47,7 @@ from becl.sweeps.device import Device
 from becl.sweeps.file import parse, presets, read_sweep
 from becl.sweeps.jobs import LOST, Ended, Order, owned, run_job
 from becl.sweeps.plan import Job, Plan, cells_of, make_plan
-from becl.sweeps.run import line_of
+from becl.sweeps.status import line_of
 
 CPU = Device("cpu", 16 * 10**9, False)
 TINY = 'hidden = 8\nenvs = 2\nset = ["batch=16", "random_steps=40", "replay.capacity=400"]\n'

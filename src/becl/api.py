@@ -48,6 +48,7 @@ from becl.options import (
     SweepOptions,
     fill,
 )
+from becl.options.fields import parse_time
 from becl.runs.callbacks import Callback, Row
 from becl.runs.folder import kept_snapshots, read_config, trust_folder
 from becl.runs.inside import plain
@@ -55,6 +56,7 @@ from becl.runs.result import is_finished
 from becl.seeds import to_seeds
 from becl.skills import SkillSpace
 from becl.sweeps.file import read_sweep
+from becl.sweeps.limit import AGAIN
 from becl.trust import trust as trust_names
 
 plugins.load_installed()
@@ -412,10 +414,12 @@ def sweep(
     retries: int | None = None,
     ray: bool = True,
     ray_address: str | None = None,
+    time_limit: str | float | None = None,
     trust: bool = False,
     quiet: bool = False,
 ) -> Path:
-    """A whole grid of runs from a file, or a preset: `becl sweep`. The sweep's folder, with the report in it."""
+    """A whole grid of runs from a file, or a preset: `becl sweep`. The sweep's folder, with the report in it where all
+    is done; `time_limit` is a text such as 28m, or seconds."""
     folder = read_sweep(str(file)).out if out is None else Path(out)
     options = fill(
         SweepOptions,
@@ -428,13 +432,14 @@ def sweep(
             "retries": retries,
             "ray": ray,
             "ray_address": ray_address,
+            "time_limit": parse_time(time_limit) if isinstance(time_limit, str) else time_limit,
             "trust": trust,
         },
     )
     with printing(not quiet):
         code = sweep_command.run(options)
     check_code(code)
-    if code:
+    if code not in (0, AGAIN):
         raise Failed(f"some jobs of {folder} failed; becl sweep status {file} tells which")
     return folder
 

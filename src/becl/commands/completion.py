@@ -35,7 +35,7 @@ def names() -> dict[str, Sequence[str]]:
         "MAZE": maze.names(),
         "TASK": ["all", *envs.names()],
         "CHOICE": [word for word in FINETUNE_SKILLS if ":" not in word],  # The others need a number.
-        "SWEEP": [*presets(), "status"],
+        "SWEEP": [*presets(), "status", "collect"],
     }
 
 

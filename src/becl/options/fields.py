@@ -3,14 +3,18 @@
 The word parser, the help and the completion of shells all read `options_of`.
 """
 
+import contextlib
 import dataclasses
 import functools
+import math
+import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
+from becl.errors import UserError
 from becl.seeds import parse_seeds, seeds_text
 
 
@@ -44,9 +48,20 @@ def count_or_seeds(seeds: Sequence[int]) -> str:
     return str(len(seeds)) if list(seeds) == list(range(len(seeds))) else seeds_text(seeds)
 
 
+def parse_time(text: str) -> float:
+    """Seconds in a text such as 28m, 1h30m or 90s."""
+    if found := re.fullmatch(r"(?:([\d.]+)h)?(?:([\d.]+)m)?(?:([\d.]+)s)?", text.strip()):
+        with contextlib.suppress(ValueError):
+            hours, minutes, seconds = (float(part or 0) for part in found.groups())
+            if 0 < (total := 3600 * hours + 60 * minutes + seconds) < math.inf:
+                return total
+    raise UserError(f"--time-limit {text!r}: expected a time greater than 0, such as 28m, 1h30m or 90s")
+
+
 Steps = Annotated[int, Value("STEPS")]
 Width = Annotated[int, Value("WIDTH")]
 Pixels = Annotated[int, Value("PIXELS")]
+Time = Annotated[float | None, Value("TIME", optional(parse_time))]
 Run = Annotated[Path, Value("RUN")]
 Folder = Annotated[Path, Value("FOLDER")]
 File = Annotated[Path, Value("FILE")]

@@ -15,6 +15,7 @@ from becl.options.fields import (
     Settings,
     SomeSeeds,
     Steps,
+    Time,
     Trust,
     Value,
     Width,
@@ -193,14 +194,16 @@ class SweepOptions:
     Examples:
         # what would be run, how long it takes, what it writes
         becl sweep paper-urlb --dry-run
-        # a little of everything, in minutes; and how far it is
+        # a little of everything, in minutes
         becl sweep smoke --out runs/smoke
-        becl sweep status smoke --out runs/smoke
+        # on a machine that is lent for half an hour
+        becl sweep paper-urlb --out runs/urlb --time-limit 28m
     """
 
     file: Annotated[tuple[str, ...], Positional, Value("SWEEP", tuple, several=True)]
     """A TOML file (docs/sweeps.md), or a preset: smoke, paper-maze, paper-urlb, paper-ablations. With the word status
-    before it, only how far the sweep is."""
+    before it, only how far the sweep is. Or the word collect and two folders: what a report needs of the first sweep is
+    copied to the second."""
     out: Annotated[Folder | None, Group("What and where")] = None
     """Folder for all results (default: what the file says, otherwise runs/sweep-NAME)."""
     group: Annotated[int | None, Group("How jobs run")] = None
@@ -215,6 +218,9 @@ class SweepOptions:
     """Use Ray, if it is installed, to run jobs in parallel; otherwise they run one after another in this process."""
     ray_address: Annotated[str | None, Value("HOST:PORT")] = None
     """Ray cluster to run on, HOST:PORT or auto (default: start Ray on this machine)."""
+    time_limit: Time = None
+    """Time that there is, such as 28m or 1h30m: only jobs that will finish are started, and all end before it
+    (default: no limit)."""
     dry_run: Annotated[bool, Group("Before it starts")] = False
     """Only show the plan: jobs, groups, estimated time and disk space."""
     trust: Trust = False

@@ -6,7 +6,6 @@ planned it stays as it is, whatever machine the sweep goes on with: jobs are kep
 
 import dataclasses
 import functools
-import json
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,8 +23,7 @@ from becl.experiments.pretraining import make_pretraining
 from becl.experiments.settings import settings_of
 from becl.learning.offpolicy import OffPolicy
 from becl.options import FinetuneOptions, MazeOptions, PretrainOptions, ReportOptions, fill
-from becl.runs.folder import folder_name, write_text
-from becl.runs.inside import check_inside, is_name, read_text
+from becl.runs.folder import folder_name
 from becl.runs.result import is_finished
 from becl.seeds import seeds_text
 from becl.sweeps.device import Device
@@ -426,53 +424,3 @@ def figures_job(cell: GridCell, jobs: Sequence[Job]) -> Job:
     words = ("maze", *cell.words, "--seeds", seeds_text(seeds), "--out", f"{OUT}/{cell.name}")
     name, needs = cell.name.replace("maze/", "figures/", 1), tuple(job.name for job in own)
     return Job(name, "figures", words, cell.name, tuple(seeds), needs=needs, proofs=(f"{cell.name}/summary.json",))
-
-
-# --- On disk ----------------------------------------------------------------------------------------------------------
-
-KEPT = ("name", "stage", "words", "cell", "seeds", "tasks", "needs", "proofs", "runs", "work", "method", "env")
-
-
-UNBEGUN = ("lock", "sweep.json.part")  # What is left of a sweep that was killed before it began.
-
-
-def recorded_jobs(out: Path) -> list[Job]:
-    """Jobs of a sweep's folder; none where there is no such folder yet."""
-    path = out / "sweep.json"
-    try:
-        if path.is_symlink() or path.exists():
-            rows: list[dict[str, Any]] = json.loads(read_text(path))["jobs"]
-            check_inside(out)
-            return [job_of(row) for row in rows]
-        other = out.exists() and (not out.is_dir() or any(one.name not in UNBEGUN for one in out.iterdir()))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
-    except UserError:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise UserError(f"{path} is damaged; choose another --out") from None
-    if other:
-        raise UserError(f"{out} is no folder of a sweep, and not empty; choose another --out")
-    return []
-
-
-def job_of(row: dict[str, Any]) -> Job:
-    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
-    job = Job(**values)
-    if other := [path for path in (job.name, job.cell, *job.needs, *job.proofs) if not is_below(path)]:
-        raise ValueError(f"{other[0]} is no place in the sweep's folder")
-    return job
-
-
-def is_below(path: str) -> bool:
-    """Whether a path with slashes leads to a place below the folder that it is seen from."""
-    return all(map(is_name, path.split("/")))
-
-
-def record(plan: Plan, name: str, out: Path) -> None:
-    """Keeps the jobs that train; those that come last follow from them."""
-    jobs = [{key: getattr(job, key) for key in KEPT} for job in plan.jobs if not job.last]
-    text = json.dumps({"sweep": name, "jobs": jobs}, indent=1) + "\n"
-    path = out / "sweep.json"
-    if not path.exists() or read_text(path) != text:
-        write_text(path, text)

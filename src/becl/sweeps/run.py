@@ -12,13 +12,11 @@ on with what is not finished.
 
 import contextlib
 import dataclasses
-import functools
 import os
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -28,9 +26,10 @@ from becl.learning.programs import forget_programs
 from becl.options import SweepOptions
 from becl.runs.folder import check_writable
 from becl.runs.lock import locked, seeds_lock
-from becl.runs.progress import clock, counted, interrupts
+from becl.runs.progress import counted, interrupts
 from becl.signals import STOPPED
 from becl.sweeps import cluster
+from becl.sweeps.collect import collect
 from becl.sweeps.cost import describe
 from becl.sweeps.device import Device, device_here
 from becl.sweeps.file import JOBS, Jobs, Sweep, job_number, presets, read_sweep
@@ -40,25 +39,29 @@ from becl.sweeps.jobs import (
     Order,
     job_folder,
     note_attempt,
-    read_attempts,
     read_status,
     run_job,
 )
-from becl.sweeps.plan import Job, Plan, cells_of, check_recorded, figures_job, make_plan, record, recorded_jobs
-from becl.terminal import console
+from becl.sweeps.limit import AGAIN, TimeLimit
+from becl.sweeps.plan import Job, Plan, cells_of, check_recorded, figures_job, make_plan
+from becl.sweeps.record import record, recorded_jobs
+from becl.sweeps.status import show_status, view
 from becl.trust import trust
 
 Execute = Callable[[str, Any, Sequence[str]], int]
 """Runs a command with its options, and the words people would type for them; gives the exit code."""
 H200 = Device("NVIDIA H200", 141 * 10**9, True)
 """What a dry run plans for where GPUs are asked for and there are none."""
-BETWEEN_LINES = 15.0  # Seconds, where there is no terminal.
 LONGEST_DELAY = 30.0  # Seconds before a job that failed is tried again.
 
 
 def run_sweep(options: SweepOptions, execute: Execute) -> int:
     """Plans a sweep and runs what is not done, each job by `execute`; gives the exit code."""
-    status, word = wanted(options.file)
+    limit = None if options.time_limit is None else TimeLimit(options.time_limit)
+    words = list(options.file)
+    if words[:1] == ["collect"]:
+        return run_collect(words[1:])
+    status, word = wanted(words)
     sweep = read_sweep(word)
     out = options.out or sweep.out
     sweep = dataclasses.replace(sweep, out=out)
@@ -78,16 +81,35 @@ def run_sweep(options: SweepOptions, execute: Execute) -> int:
         device = device_here()
         if jobs.gpus and not device.accelerator:
             device = H200
-        for line in describe(make_plan(sweep, cells, device, jobs.group, recorded), out, device):
+        plan = make_plan(sweep, cells, device, jobs.group, recorded)
+        for line in [*describe(plan, out, device), *(limit.preview(plan, out, device) if limit else ())]:
             print(line)
         return 0
     conductor = Conductor(make_plan(sweep, cells, H200, jobs.group, recorded), out, jobs.retries, execute)
     if conductor.over:
         return conclude(conductor, interrupted=False)
     with begun(out), locked(out), executor_of(options, jobs) as executor:
-        plan = make_plan(sweep, cells, executor.device(), jobs.group, recorded_jobs(out))
-        record(plan, sweep.name, out)
-        return conduct(plan, out, executor, jobs.retries, execute)
+        device = executor.device()
+        conductor = Conductor(
+            make_plan(sweep, cells, device, jobs.group, recorded_jobs(out)), out, jobs.retries, execute
+        )
+        if limit:
+            limit.measure(conductor.plan, out, device)
+            limit.check(conductor.ready())
+        record(conductor.plan.jobs, sweep.name, out)
+        return conduct(conductor, executor, device, limit)
+
+
+def run_collect(words: Sequence[str]) -> int:
+    """`becl sweep collect`: copies what a report needs of a sweep."""
+    if len(words) != 2:
+        raise UserError("becl sweep collect: name two folders, a sweep's and the one to collect in")
+    source, target = map(Path, words)
+    if source.resolve() == target.resolve():
+        raise UserError(f"becl sweep collect: {source} is both folders")
+    for line in collect(source, target):
+        print(line)
+    return 0
 
 
 @contextlib.contextmanager
@@ -108,7 +130,10 @@ def wanted(words: Sequence[str]) -> tuple[bool, str]:
     """Whether the status is asked for, and of what."""
     status = len(words) == 2 and words[0] == "status"
     if not status and len(words) != 1:
-        raise UserError(f"becl sweep: name one file, or a preset: {', '.join(presets())}; or status and one of them")
+        known = ", ".join(presets())
+        raise UserError(
+            f"becl sweep: name one file, or a preset: {known}; or status and one of them; or collect and two folders"
+        )
     return status, words[-1]
 
 
@@ -217,6 +242,10 @@ class Conductor:
     def over(self) -> bool:
         return not any(state in ("waiting", "running") for state in self.states.values())
 
+    @property
+    def running(self) -> int:
+        return sum(state == "running" for state in self.states.values())
+
     def _done(self, job: Job) -> bool:
         return job.done(self.out, self.plan.before(job))
 
@@ -280,9 +309,9 @@ class Conductor:
         self.states[name], self.failed[name] = "failed", why
 
 
-def conduct(plan: Plan, out: Path, executor: Executor, retries: int, execute: Execute) -> int:
+def conduct(conductor: Conductor, executor: Executor, device: Device, limit: TimeLimit | None) -> int:
     """Runs what is not done, and says how it went."""
-    conductor = Conductor(plan, out, retries, execute)
+    plan, out = conductor.plan, conductor.out
     training = [job for job in plan.jobs if not job.last]
     runs = sum(job.runs for job in training)
     print(
@@ -291,14 +320,21 @@ def conduct(plan: Plan, out: Path, executor: Executor, retries: int, execute: Ex
         flush=True,
     )
     interrupted = False
+    watched = limit.watched() if limit else contextlib.nullcontext()
     try:
-        with interrupts() as pressed, view(conductor):
+        with interrupts() as pressed, watched, view(plan, out, conductor.states):
             while not conductor.over and not interrupted:
-                for job in conductor.ready():
+                ready = list(conductor.ready())
+                chosen = ready if limit is None else limit.choose(ready, executor.places - conductor.running)
+                if ready and not chosen and not conductor.running:
+                    break
+                for job in chosen:
                     executor.submit(conductor.order(job))
                 for name, ended in executor.wait(0.5):
                     conductor.hear(name, ended)
                     interrupted |= ended.code == STOPPED
+                    if limit:
+                        limit.measure(plan, out, device)
                 interrupted |= pressed()
             if interrupted:
                 for name, ended in executor.stop():
@@ -306,10 +342,10 @@ def conduct(plan: Plan, out: Path, executor: Executor, retries: int, execute: Ex
     except Failed as error:
         print(f"becl: failed: {error}", file=sys.stderr)
         return 1
-    return conclude(conductor, interrupted)
+    return conclude(conductor, interrupted, limit)
 
 
-def conclude(conductor: Conductor, interrupted: bool) -> int:
+def conclude(conductor: Conductor, interrupted: bool, limit: TimeLimit | None = None) -> int:
     out, states = conductor.out, Counter(conductor.states.values())
     for name, why in conductor.failed.items():
         log = job_folder(out, name) / "log.txt"
@@ -320,141 +356,11 @@ def conclude(conductor: Conductor, interrupted: bool) -> int:
     for job in conductor.plan.jobs:
         if job.last and conductor.states[job.name] == "done":
             print(job.results(out)[0] if job.stage == "report" else job.results(out)[0].parent)
+    left = [job for job in conductor.plan.jobs if conductor.states[job.name] in ("waiting", "running")]
+    if limit and left and (limit.over or not interrupted):
+        print(f"becl: {limit.conclusion(left)}; the same command continues", flush=True)
+        return 1 if states["failed"] else AGAIN
     if interrupted:
         print("becl: stopped; the same command continues", flush=True)
         return STOPPED
     return 1 if states["failed"] else 0
-
-
-# --- What one sees ----------------------------------------------------------------------------------------------------
-
-
-def line_of(plan: Plan, out: Path, states: Mapping[str, str]) -> str:
-    """Where a sweep stands, in a line."""
-    count = Counter(states.values())
-    running = {name for name, state in states.items() if state == "running" and working(out, name)}
-    count["waiting"] += count["running"] - len(running)
-    parts = [f"{count['done']} of {len(states)} jobs done", f"{len(running)} running", f"{count['waiting']} waiting"]
-    parts.append(f"{count['failed']} failed")
-    rate, left = pace(plan, out, states, running)
-    if rate:
-        parts.append(f"{rate:,.0f} steps/s")
-    return " · ".join([*parts, f"left {clock(left)}"])
-
-
-def working(out: Path, name: str) -> Mapping[str, Any]:
-    """The status of a job that a process works on now."""
-    facts, alive = read_status(job_folder(out, name))
-    return facts if alive else {}
-
-
-def pace(plan: Plan, out: Path, states: Mapping[str, str], running: set[str]) -> tuple[float, float]:
-    """Steps a second of what runs now, and seconds that are left."""
-    facts = {name: working(out, name) for name in running}
-    rate = sum((float(one.get("rate", 0.0)) for one in facts.values() if one.get("unit") == "steps"), 0.0)
-    stages = {job.stage: [one for one in plan.jobs if one.stage == job.stage] for job in plan.jobs if job.work}
-    seconds = {stage: seconds_each(jobs, out, states, facts) for stage, jobs in stages.items()}
-    if seconds.get("finetune") == float("inf"):  # Until there is one, it is thought to be as fast as pretraining.
-        seconds["finetune"] = seconds.get("pretrain", float("inf"))
-    left = 0.0
-    for stage, jobs in stages.items():
-        todo = [job for job in jobs if states[job.name] not in ENDED]
-        work = sum(job.work - int(facts.get(job.name, {}).get("done", 0)) for job in todo)
-        left += work * seconds[stage] if work else 0.0
-    return rate, left / max(len(running), 1)
-
-
-ENDED = ("done", "failed")
-
-
-def seconds_each(jobs: Sequence[Job], out: Path, states: Mapping[str, str], facts: Mapping[str, Any]) -> float:
-    """Of a step, or cycle, of a stage: by jobs that are done, with all that they took, else by those that run."""
-    done = [(job.work, taken(out, job.name)) for job in jobs if states[job.name] == "done"]
-    if known := [(work, seconds) for work, seconds in done if seconds is not None]:
-        return sum(seconds for _, seconds in known) / sum(work for work, _ in known)
-    rates = [float(facts[job.name]["rate"]) for job in jobs if facts.get(job.name, {}).get("rate")]
-    return len(rates) / sum(rates) if rates else float("inf")
-
-
-@functools.cache
-def taken(out: Path, name: str) -> float | None:
-    """Seconds that a job which is done took, in all tries."""
-    tries = read_attempts(job_folder(out, name))
-    return sum(one["seconds"] for one in tries) if tries else None
-
-
-@contextlib.contextmanager
-def view(conductor: Conductor) -> Iterator[None]:
-    """A live table on a terminal, else a line now and then. By a thread, on what is standard error now: a job in this
-    process sends all that is printed to its log."""
-    plan, out, stream = conductor.plan, conductor.out, sys.stderr
-    if stream.isatty():
-        from rich.console import Console
-        from rich.live import Live
-
-        table = functools.partial(status_table, plan, out, conductor.states)
-        with Live(console=Console(file=stream), refresh_per_second=1, transient=True, get_renderable=table):
-            yield
-        return
-    over = threading.Event()
-
-    def tell() -> None:
-        while not over.wait(BETWEEN_LINES):
-            print(line_of(plan, out, conductor.states), file=stream, flush=True)
-
-    thread = threading.Thread(target=tell, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
-def status_table(plan: Plan, out: Path, states: Mapping[str, str]) -> Any:
-    """Jobs that run, then how many of each stage wait, are done or have failed."""
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    stages = Table(box=None, pad_edge=False)
-    for column in ("stage", "running", "waiting", "done", "failed", "runs"):
-        stages.add_column(column, justify="left" if column == "stage" else "right")
-    for stage in dict.fromkeys(job.stage for job in plan.jobs):
-        jobs = [job for job in plan.jobs if job.stage == stage]
-        count = Counter(states[job.name] for job in jobs)
-        running = sum(states[job.name] == "running" and bool(working(out, job.name)) for job in jobs)
-        waiting = count["waiting"] + count["running"] - running
-        runs = f"{sum(job.runs for job in jobs):,}" if any(job.runs for job in jobs) else ""
-        stages.add_row(stage, *map(str, (running, waiting, count["done"], count["failed"])), runs)
-    live = Table(box=None, pad_edge=False)
-    for column in ("running now", "where", "done", "rate", "left"):
-        live.add_column(column, justify="left" if column in ("running now", "where") else "right")
-    for job in plan.jobs:
-        if states[job.name] == "running" and (facts := working(out, job.name)):
-            rate, total = float(facts.get("rate", 0.0)), int(facts.get("total", 0))
-            done = f"{100 * facts['done'] / total:.0f} %" if total else "starting"
-            left = clock((total - facts["done"]) / rate) if rate else ""
-            where = f"{facts.get('host')}/{facts.get('pid')}"
-            row = (job.name, where, done, f"{rate:,.0f} {facts.get('unit', '')}/s" if rate else "", left)
-            live.add_row(*(Text(printable(text)) for text in row))
-    return Group(stages, live, line_of(plan, out, states))
-
-
-def show_status(out: Path) -> int:
-    """`becl sweep status`: what the folder says, whether somebody works on it or not."""
-    jobs = recorded_jobs(out)
-    if not jobs:
-        raise UserError(f"{out}: no sweep has begun there")
-    plan = Plan(tuple(jobs), {})
-    states: dict[str, str] = {}
-    for job in jobs:
-        folder = job_folder(out, job.name)
-        done = job.done(out)
-        states[job.name] = "done" if done else "running" if working(out, job.name) else "waiting"
-        failures = [one for one in read_attempts(folder) if one["code"] not in (0, STOPPED)]
-        if states[job.name] == "waiting" and failures:
-            why = printable(str(failures[-1]["why"]))
-            print(f"{job.name}: failed {len(failures)} times, last: {why} (see {folder / 'log.txt'})")
-    console().print(status_table(plan, out, states))
-    return 0

@@ -1,0 +1,140 @@
+"""A sweep with little time: only jobs that will finish before a limit are started, and what runs is stopped before it.
+
+How long a job takes follows from the work that is left of it and the nearest rate that was measured, here or on such a
+device before. Where there is no rate, the job is started all the same; it writes a checkpoint when the time is over.
+"""
+
+import _thread
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from becl.errors import UserError
+from becl.runs.checkpoint import Checkpoints
+from becl.runs.progress import clock, counted
+from becl.sweeps.cost import Rate, full_size, known_rates, rate_of
+from becl.sweeps.device import Device
+from becl.sweeps.jobs import job_folder, read_attempts
+from becl.sweeps.plan import Job, Plan
+
+AGAIN = 75
+"""Exit code: the time is over, and there is more to do."""
+LAST = 30.0  # Seconds kept for the last checkpoint, at most a tenth of the limit.
+START = 40.0  # Seconds in which a job starts and compiles, which the rates that come with becl leave out.
+SLACK = 1.1  # Rates vary between machines of one kind.
+PAGE = 20.0  # Seconds for figures or a report.
+
+
+class TimeLimit:
+    """The time that a sweep may take, from now on, and what fits into it."""
+
+    def __init__(self, seconds: float):
+        if not 0 < seconds < math.inf:
+            raise UserError(f"--time-limit {seconds:g}: must be greater than 0 and finite")
+        self.seconds = seconds
+        self.over = False
+        """Whether the time is over, so that jobs have to stop."""
+        self._end = time.monotonic() + seconds - min(LAST, seconds / 10)
+        self._seen: list[Rate] = []
+        self._known: list[Rate] = []
+
+    def measure(self, plan: Plan, out: Path, device: Device) -> None:
+        """Takes up the rates of all jobs that are done, and those that come with becl."""
+        self._out, self._device = out, device.kind
+        self._seen = seen_rates(plan.jobs, out, device.kind)
+        self._known = known_rates() if full_size(plan) else []
+
+    @property
+    def left(self) -> float:
+        return self._end - time.monotonic()
+
+    def needs(self, job: Job) -> float | None:
+        """Seconds that a job takes from its last checkpoint on; None where no rate is known."""
+        if job.last:
+            return PAGE
+        rate = rate_of(job, self._device, [*self._seen, *self._known])
+        if rate is None:
+            return None
+        start = 0.0 if rate in self._seen else START
+        return start + SLACK * (job.work - trained(job, self._out)) / rate.steps_per_second
+
+    def fits(self, job: Job) -> bool:
+        needs = self.needs(job)
+        return not self.over and (self.left > 0 if needs is None else needs <= self.left)
+
+    def choose(self, ready: Sequence[Job], places: int) -> list[Job]:
+        """The jobs to start now, as many as there are places for: what waits in a queue takes time as well."""
+        return [job for job in ready if self.fits(job)][: max(places, 0)]
+
+    def preview(self, plan: Plan, out: Path, device: Device) -> Iterator[str]:
+        """Lines of a dry run: the jobs that fit, one after another."""
+        self.measure(plan, out, device)
+        fit: list[str] = []
+        left = self.left
+        done = {job.name for job in plan.jobs if job.done(out, plan.before(job))}
+        for job in plan.jobs:
+            needs = self.needs(job)
+            if job.name in done or job.last or not {*job.needs} <= {*done, *fit}:
+                continue
+            if needs is not None and needs <= left:
+                fit.append(job.name)
+                left -= needs
+        yield f"within {clock(self.seconds)}: {', '.join(fit) if fit else 'no job, as far as rates are known'}"
+
+    def check(self, jobs: Iterable[Job]) -> None:
+        """Refuses a limit in which none of the jobs could be done that are next."""
+        needs = {job.name: seconds for job in jobs if (seconds := self.needs(job)) is not None or not job.last}
+        known = {name: seconds for name, seconds in needs.items() if seconds is not None}
+        if known and len(known) == len(needs) and min(known.values()) > self.left:
+            shortest = min(known, key=lambda name: known[name])
+            raise UserError(
+                f"--time-limit {clock(self.seconds)}: too short for any job that is next; the shortest, {shortest}, "
+                f"takes about {clock(known[shortest])}"
+            )
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Stops what runs inside as Ctrl-C does, in time for its last checkpoint."""
+
+        def stop() -> None:
+            self.over = True
+            _thread.interrupt_main()
+
+        timer = threading.Timer(max(self.left, 0.0), stop)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def conclusion(self, left: Sequence[Job]) -> str:
+        """What is still to do when the time is over."""
+        needs = self.needs(left[0])
+        takes = f", which takes about {clock(needs)}" if needs is not None else ""
+        return (
+            f"the time limit of {clock(self.seconds)} ends here with {counted(len(left), 'job')} left; "
+            f"next: {left[0].name}{takes}"
+        )
+
+
+def seen_rates(jobs: Iterable[Job], out: Path, device: str) -> list[Rate]:
+    """Of the jobs that have ended well in this folder, with all that they took."""
+    rates = []
+    for job in jobs:
+        tries = read_attempts(job_folder(out, job.name))
+        seconds = sum(one["seconds"] for one in tries)
+        if job.work and tries and tries[-1]["code"] == 0 and seconds:
+            rates.append(Rate(device, job.stage, job.method, job.env, job.runs, job.work / seconds, job.name))
+    return rates
+
+
+def trained(job: Job, out: Path) -> int:
+    """The part of a job's work that its last checkpoint holds."""
+    if job.stage == "maze":
+        return job.work * sum(path.exists() for path in job.results(out)) // len(job.proofs)
+    steps = Checkpoints(out / job.name / "checkpoint", {}).steps()
+    return job.runs * steps[-1] if steps else 0
