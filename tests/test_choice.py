@@ -1,5 +1,6 @@
 """Rules that choose skills, asked in the order of the loop: what they try, what they count, and what they settle on."""
 
+import itertools
 from typing import Any
 
 import jax
@@ -165,6 +166,21 @@ def naive_features(network, obs) -> np.ndarray:
     return features / np.linalg.norm(features, axis=1, keepdims=True)
 
 
+@pytest.mark.parametrize("envs", [1, 2, 3, 4, 7, 32])
+def test_a_skill_is_regressed_every_five_steps_of_the_run(envs):
+    """Or as soon after as there are updates, however many environments there are."""
+    rule = Regress(after=20, every=5, batch=8, network=Network((8,)))
+    replay = Replay(capacity=40 * envs, nstep=1)
+    kept, key = filled(envs, replay), jax.random.key(3)
+    fresh = rule.init(jax.random.key(0), SPEC, Sphere(4))
+    learn = jax.jit(lambda number: rule.learn(fresh, key, replay, kept, number).ready)
+    stride = max(1, 2 // envs)
+    found = [number * envs for number in range(0, 100, stride) if learn(jnp.int32(number))]
+    asked = [number * envs for number in range(0, 100, stride)]
+    expected = [now for before, now in itertools.pairwise(asked) if now > 20 and now // 5 > before // 5]
+    assert found == expected
+
+
 @pytest.mark.parametrize("by", ["released", "least squares"])
 def test_a_skill_is_regressed_from_a_sample(by):
     rule = Regress(after=10, every=5, batch=64, by=by, network=Network((8,)))
@@ -172,12 +188,12 @@ def test_a_skill_is_regressed_from_a_sample(by):
     kept, key = filled(2, replay), jax.random.key(3)
     fresh = rule.init(jax.random.key(0), SPEC, Sphere(4))
     learn = jax.jit(lambda state, number: rule.learn(state, key, replay, kept, number))
-    # Two environments: after 10 steps is after number 5.
-    for number in (0, 3, 5, 6, 9, 11):
+    # Two environments: after 10 steps is after number 5, and a multiple of five is reached or passed at 16 and 20.
+    for number in (0, 3, 4, 5, 6, 7, 9, 12):
         state = learn(fresh, jnp.int32(number))
         np.testing.assert_array_equal(state.skill, fresh.skill)
         assert not state.ready
-    for number in (10, 15, 100):
+    for number in (8, 10, 15, 100):
         state = learn(fresh, jnp.int32(number))
         assert state.ready
         batch = replay.sample(kept, key, 64)
@@ -237,17 +253,18 @@ def test_in_the_loop_the_skill_is_that_of_all_rewards_so_far():
     for number, now in enumerate(train(run, Walk(4), jnp.stack([jax.random.key(0)]), 240)):
         rule_state, kept = jax.tree.map(lambda leaf: np.asarray(leaf[0]), (now.state.skill, now.state.replay))
         chosen[number], stored = rule_state.skill, kept.steps
-        assert rule_state.ready == (number >= 25)  # The first fifth step after 80 steps, which are 20 numbers.
-        if number >= 25 and number % 5 == 0:
+        regressed = number > 20 and 4 * number // 5 > 4 * (number - 1) // 5  # After 80 steps, a number is four.
+        assert rule_state.ready == (number >= 22)
+        if regressed:
             obs, reward = kept.steps.obs[:number].reshape(-1, 3), kept.steps.reward[:number].reshape(-1)
             expected = reward @ naive_features(rule_state.features, obs)
             # A sample of 4096 with replacement, from at most 240 steps.
-            assert rule_state.skill @ expected / np.linalg.norm(expected) > 0.995
+            assert rule_state.skill @ expected / np.linalg.norm(expected) > 0.99
     assert stored is not None
     for row in range(59):
-        if row < 30:  # Drawn for each environment.
+        if row < 25:  # Drawn for each environment.
             assert len(np.unique(stored.skill[row], axis=0)) == 4
-        elif row % 5 == 0:  # The one regressed five steps ago: a step's skill is drawn before its updates.
-            np.testing.assert_allclose(stored.skill[row], np.broadcast_to(chosen[row - 5], (4, 4)), atol=1e-6)
+        elif row % 5 == 0:  # The last one before: a step's skill is drawn before its updates.
+            np.testing.assert_allclose(stored.skill[row], np.broadcast_to(chosen[row - 1], (4, 4)), atol=1e-6)
         else:
             np.testing.assert_array_equal(stored.skill[row], stored.skill[row - 1])

@@ -388,6 +388,24 @@ def test_aligned_positive_is_of_the_same_time():
     np.testing.assert_array_equal(chosen.weights, 1.0)
 
 
+def test_distant_positive_is_of_the_same_trajectory_and_far_away():
+    batch = make_batch(episodes=8, steps=10)
+    pairs = positives.relate(batch, jnp.arange(80))
+    ids = jnp.tile(jnp.arange(80.0), (80, 1))
+    draws = jax.vmap(lambda key: positives.distant(ids, pairs, key).scores)(jax.random.split(jax.random.key(0), 200))
+    drawn = np.asarray(draws[:, :, 0]).astype(int)
+    trajectory, progress = np.asarray(batch.trajectory), np.asarray(batch.progress)
+    for i in range(80):
+        own = [j for j in range(80) if trajectory[j] == trajectory[i] and j != i]
+        farthest = max(abs(progress[j] - progress[i]) for j in own)
+        assert {*drawn[:, i]} == {j for j in own if 2 * abs(progress[j] - progress[i]) >= farthest}
+    # A trajectory with one state: another one of the skill instead.
+    alone = positives.relate(make_batch(episodes=12, steps=1), jnp.arange(12))
+    chosen = positives.distant(jnp.tile(jnp.arange(12.0), (12, 1)), alone, jax.random.key(0))
+    assert {int(chosen.scores[0, 0])} <= {4, 8}
+    np.testing.assert_array_equal(chosen.weights, 1.0)
+
+
 def test_random_positives_are_uniform_over_candidates():
     batch = make_batch(episodes=12, steps=1)  # Three trajectories a skill, one state each.
     pairs = positives.relate(batch, jnp.arange(12))
@@ -617,7 +635,7 @@ def test_the_released_positive_is_found_without_looking_at_all_pairs():
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 @pytest.mark.parametrize("temperature", [0.5, 0.05, 0.01])
-@pytest.mark.parametrize("positive", ["mean", "nearest", "aligned", "random", "pair"])
+@pytest.mark.parametrize("positive", ["mean", "nearest", "aligned", "distant", "random", "pair"])
 def test_what_runs_is_the_two_equations(positive, temperature, precision):
     """Loss, reward and the loss's gradient as JAX derives it from the scores of all pairs: no kernel is used."""
     objective = BeCL(OneHot(5), temperature, positive=positive)

@@ -96,8 +96,8 @@ def test_what_is_stored_is_what_happened():
         np.testing.assert_array_equal(stored.action[seed, row], envs.actions[row][3 * seed : 3 * seed + 3])
         np.testing.assert_allclose(stored.reward[seed, row], -((stored.action[seed, row, :, 0] - 0.5) ** 2), rtol=1e-5)
         np.testing.assert_array_equal(stored.last[seed, row], (row + 1) % LENGTH == 0)
-        # A skill is drawn with every episode and at every fourth step.
-        expected = min(row % LENGTH, row % 4)
+        # A skill is drawn with every episode and after every fourth step of it.
+        expected = row % LENGTH % 4
         np.testing.assert_array_equal(stored.since[seed, row], expected)
         if expected > 0:
             np.testing.assert_array_equal(stored.skill[seed, row], stored.skill[seed, row - 1])

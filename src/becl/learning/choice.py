@@ -164,7 +164,7 @@ class Regress:
     after: int = 4096
     """Steps, all environments together, before the first regression; until then skills are drawn."""
     every: int = 5
-    """Steps of each environment between two regressions."""
+    """Steps, all environments together, between two regressions, or as near to that as there are updates."""
     batch: int = 4096
     by: Literal["released", "least squares"] = "released"
     """See `becl.objectives.aps.regress_skill`."""
@@ -198,7 +198,9 @@ class Regress:
             )
 
         envs = kept.steps.last.shape[1]
-        due = (number * envs > self.after) & (number % self.every == 0)
+        steps = number * envs
+        # This is asked where there are updates: of a single environment before every second step.
+        due = (steps > self.after) & (steps % self.every < max(envs, 2))
         return jax.lax.cond(due, regress, lambda state: state, state)
 
     def best(self, state: Regression, key: PRNGKeyArray, skills: SkillSpace) -> Float[Array, " skill"]:

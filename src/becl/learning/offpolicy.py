@@ -80,7 +80,8 @@ class OffPolicy:
     fits_per_update: int = 1
     """Batches the objective is fitted to before each update of the learner, which sees the last of them."""
     skill_interval: int | None = 50
-    """Steps after which an environment's skill is drawn anew; None: only with a new episode."""
+    """Steps after which an environment's skill is drawn anew, also where an episode began meanwhile; None: only with a
+    new episode."""
     random_steps: int = 4000
     """Steps with uniformly random actions, and without updates, at the beginning."""
     warmup: Literal["random", "policy"] = "random"
@@ -158,7 +159,7 @@ class OffPolicy:
     ) -> Activity:
         """Skills and actions of the `number`-th step of all environments; `began` marks new episodes."""
         skill_key, action_key = jax.random.split(jax.random.fold_in(key, 2 * number))
-        drawn = began if self.skill_interval is None else began | (number % self.skill_interval == 0)
+        drawn = began if self.skill_interval is None else began | (before.since + 1 >= self.skill_interval)
         fresh = self.choice.draw(rule, skill_key, self.objective.skills, self.envs, number)
         skill = jnp.where(drawn[:, None], fresh, before.skill)
         since = jnp.where(drawn, 0, before.since + 1)

@@ -34,11 +34,11 @@ class BeCL:
     """Number of skills."""
     temperature: float = 0.5
     """κ: lower contrasts nearer neighbours harder."""
-    positive: Literal["mean", "nearest", "aligned", "random", "pair"] = "mean"
+    positive: Literal["mean", "nearest", "aligned", "distant", "random", "pair"] = "mean"
     """Which state(s) of the same skill an anchor is pulled to: all of them (the printed expectation), the most similar
-    one, the one at the same time of its trajectory, a few at random, or one partner (Algorithm 1: states come in groups
-    of two of each skill, and contrast within their group). The most similar one says nothing of a skill where no two
-    states are alike, as on robots."""
+    one, the one at the same time of its trajectory, a distant one of the same trajectory (Figure 3), a few at random,
+    or one partner (Algorithm 1: states come in groups of two of each skill, and contrast within their group). The most
+    similar one says nothing of a skill where no two states are alike, as on robots."""
     denominator: Literal["paper", "batch"] = "paper"
     """What the positive competes with: other skills' states counted as the paper's 2(m−1) negatives (with `pair` these
     are those of the group), or each other-skill state of the batch."""

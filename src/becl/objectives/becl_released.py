@@ -31,7 +31,7 @@ class BeCLReleased:
     """Number of skills."""
     temperature: float = 0.5
     """κ."""
-    positive: Literal["first", "mean", "nearest", "aligned", "random"] = "first"
+    positive: Literal["first", "mean", "nearest", "aligned", "distant", "random"] = "first"
     """Which state(s) of the same skill an anchor is pulled to: the first in the batch as released, or as in `becl`."""
     ramp: float = 0.0
     """Reward times progress^ramp; 0 as released."""

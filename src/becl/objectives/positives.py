@@ -73,6 +73,18 @@ def aligned(scores: Float[Array, "anchors batch"], pairs: Pairs, key: PRNGKeyArr
     return _pick(scores, pairs, jnp.argmin(jnp.where(pairs.across, apart, jnp.inf), 1))
 
 
+def distant(scores: Float[Array, "anchors batch"], pairs: Pairs, key: PRNGKeyArray) -> Positives:
+    """A state of the anchor's own trajectory, far from it in time: one of those that are at least half as far as the
+    farthest, at random. Where the batch has no other state of it, a candidate of another one."""
+    own = pairs.same & ~pairs.elsewhere
+    apart = jnp.where(own, pairs.apart, -jnp.inf)
+    far = own & (2 * apart >= jnp.max(apart, 1, keepdims=True))
+    among = jnp.where(own.any(1, keepdims=True), far, pairs.across)
+    choice = jnp.argmax(jnp.where(among, jax.random.uniform(key, (scores.shape[1],)), -1.0), 1)
+    picked = jnp.take_along_axis(scores, choice[:, None], 1)
+    return Positives(picked, among.any(1, keepdims=True).astype(scores.dtype))
+
+
 def random(scores: Float[Array, "anchors batch"], pairs: Pairs, key: PRNGKeyArray, draws: int = 8) -> Positives:
     """A few random candidates. Anchors of a skill share a draw, which is still uniform for each."""
     priorities = jax.random.uniform(key, (draws, scores.shape[1]))
@@ -126,6 +138,7 @@ POSITIVES: dict[str, Callable[..., Positives]] = {
     "mean": mean,
     "nearest": nearest,
     "aligned": aligned,
+    "distant": distant,
     "random": random,
     "first": first,
     "pair": pair,
