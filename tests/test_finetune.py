@@ -180,6 +180,13 @@ INHERITED = {
 }
 
 
+def test_algorithm_2_keeps_the_whole_critic_and_takes_no_random_action(becl):
+    made = tiny(becl, ("walker_stand",), (3,), transfer="paper")
+    assert (made.transfer, made.run.warmup, made.skill) == ("critic", "policy", "random")
+    usual = tiny(becl, ("walker_stand",), (3,), transfer="critic")
+    assert made == dataclasses.replace(usual, run=dataclasses.replace(usual.run, warmup="policy"))
+
+
 @pytest.mark.parametrize("transfer", TRANSFERS)
 def test_what_is_inherited_and_what_begins_anew(transfer, becl):
     made = dataclasses.replace(tiny(becl), transfer=transfer)

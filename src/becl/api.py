@@ -243,7 +243,7 @@ def finetune(
     seeds: Seeds | None = None,
     snapshot: int | None = None,
     skill: str | None = None,
-    transfer: Transfer | None = None,
+    transfer: Transfer | Literal["paper"] | None = None,
     steps: int = 100_000,
     eval_every: int = 10_000,
     eval_episodes: int = 10,

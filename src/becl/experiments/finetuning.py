@@ -159,8 +159,9 @@ def resolve_source(
     snapshot = find_snapshot(options.run, seeds, options.snapshot, pretraining if planned else None)
     check_seeds(seeds)
     transfer = find_method(pretraining.method).transfer if options.transfer is None else options.transfer
+    transfer = "critic" if transfer == "paper" else transfer
     if transfer not in TRANSFERS:
-        raise unknown("transfer", transfer, TRANSFERS)
+        raise unknown("transfer", transfer, [*TRANSFERS, "paper"])
     return seeds, snapshot, transfer
 
 
@@ -187,8 +188,8 @@ def changed(
 ) -> OffPolicy:
     """A run with the changes that options ask for; settings come last."""
     choice, interval = resolve_choice(skill, method, pretraining)
-    # A sweep is one of the policy's own actions.
-    warmup = "policy" if isinstance(choice, BestFirst) else "random"
+    # A sweep is one of the policy's own actions, and Algorithm 2 has no random ones.
+    warmup = "policy" if isinstance(choice, BestFirst) or options.transfer == "paper" else "random"
     run = dataclasses.replace(run, choice=choice, skill_interval=interval, warmup=warmup)
     run = resized(run, options.envs, options.precision)
     if options.hidden is not None:

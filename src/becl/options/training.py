@@ -100,9 +100,10 @@ class FinetuneOptions:
     skill: Annotated[str | None, Value("CHOICE")] = None
     """Which skill learns the task: random, resampled, fixed:K, each, best-first, constant, regress, meta or none
     (default: the choice that the method was published with)."""
-    transfer: Literal["trunk", "critic", "critic-released"] | None = None
+    transfer: Literal["trunk", "critic", "critic-released", "paper"] | None = None
     """What to keep besides the actor: the critic's trunk (trunk), or the whole critic with its target network equal to
-    it (critic) or freshly initialised (critic-released) (default: the method's own, trunk for most)."""
+    it (critic) or freshly initialised (critic-released); paper is the paper's Algorithm 2, critic with the policy
+    acting from the first step (default: the method's own, trunk for most)."""
     steps: Annotated[Steps, Group("How long, and how it is scored")] = 100_000
     """Environment steps per run; 0 only evaluates."""
     eval_every: Steps = 10_000
