@@ -50,6 +50,8 @@ FLAGS = {
 """What has a flag of its own, and is no setting."""
 POSITIVE = ("temperature", "feature_dim", "neighbours")
 """Options of objectives that must be above 0, where they have them."""
+CHOICES = ("batch", "steps_per_update", "decay", "clip", "width")
+"""And of rules that choose skills."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def published_run(options: PretrainOptions, given: Objective | None = None) -> O
     """A method as it was published, in an environment."""
     method = find_method(options.method)
     spec, objective = spec_of(options.env), of_method(options, method) if given is None else given
-    if isinstance(given, Sum):
+    if isinstance(given, Sum) and "+" in options.method:
         fits: Any = given.fits or getattr(method.objective, "fits", None)
         objective = dataclasses.replace(given, names=options.method.split("+"), fits=fits)
     if options.skills is not None:
@@ -204,6 +206,8 @@ def check_run(run: OffPolicy) -> None:
         )
     if run.reward_normalise != "none" and run.batch < 2:
         raise UserError(f"reward_normalise {run.reward_normalise}: a batch of {run.batch} has no deviation; at least 2")
+    if getattr(run.objective, "targets", ()) and getattr(learner, "critic_dim", 1) > 1:
+        raise UserError("targets: for critics of values; these are of successor features, which have a target each")
     if run.replay.balanced and not isinstance(run.objective.skills, OneHot):
         raise UserError("replay.balanced: for discrete skills, which can be counted")
     for prefix, part in named_parts(run.objective):
@@ -225,6 +229,7 @@ def positive_options(run: OffPolicy) -> dict[str, int | float]:
         "learner.optimizer.learning_rate": learner.optimizer.learning_rate,
         "reward_scale": run.reward_scale,
     }
+    positive |= {f"choice.{name}": getattr(run.choice, name) for name in CHOICES if hasattr(run.choice, name)}
     for prefix, part in named_parts(run.objective):
         positive |= {prefix + name: getattr(part, name) for name in POSITIVE if hasattr(part, name)}
         for field in dataclasses.fields(part):

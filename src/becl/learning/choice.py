@@ -41,6 +41,17 @@ class SkillChoice(Protocol):
         ...
 
 
+@runtime_checkable
+class ChoosesByState(Protocol):
+    """What a rule may add that looks at the state before it chooses: `draw` and `best` are then not asked."""
+
+    def draw_by_state(
+        self, state: Any, key: PRNGKeyArray, obs: Float[Array, "envs obs"], number: Int[Array, ""]
+    ) -> Float[Array, "envs skill"]: ...
+
+    def best_by_state(self, state: Any, obs: Float[Array, "envs obs"]) -> Float[Array, "envs skill"]: ...
+
+
 class Unmoved:
     """A rule that nothing changes."""
 

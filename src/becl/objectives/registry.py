@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
 from becl.errors import UserError, unknown
+from becl.objectives.amped import AnInfoNCE, amped
 from becl.objectives.aps import APS
 from becl.objectives.apt import APT
 from becl.objectives.becl import BeCL
@@ -44,6 +45,7 @@ FINETUNE_SKILLS = {
     "best-first": "the best of a sweep in the first 4,000 steps (paper of CIC)",
     "constant": "all numbers 0.5 (released CIC)",
     "regress": "regressed from rewards (APS)",
+    "selector": "chosen at every step by networks trained beside the policy (AMPED)",
     "meta": "picked every 50 steps by a controller; the skills stay as they are",
 }
 """Ways to choose the skill that learns a task."""
@@ -172,6 +174,16 @@ METHODS: dict[str, Method] = {
         maze=MazeStudy(as_released=True),
         finetune_skill="constant",
     ),
+    "amped": Method(
+        amped(reconciled=True),
+        "competence",
+        "contrast, with the spread of cic and the novelty of rnd; the critic reconciles both",
+        finetune_skill="selector",
+    ),
+    "amped-sum": Method(amped(reconciled=False), "competence", "AMPED's rewards as one sum", finetune_skill="selector"),
+    "amped-contrast": Method(
+        AnInfoNCE(), "competence", "AMPED's contrast alone, by a learned distance", finetune_skill="selector"
+    ),
     "dads": Method(
         DADS(),
         "competence",
@@ -222,9 +234,9 @@ def sum_of(names: Sequence[str]) -> Method:
 
 def name_of(objective: Objective) -> str:
     """The name of the method that an objective is, whatever its options; a sum's is made of those of its parts."""
-    if isinstance(objective, Sum):
-        return "+".join(map(name_of, objective.parts))
     same = [name for name, method in METHODS.items() if method.objective == objective]
+    if isinstance(objective, Sum) and not same:
+        return "+".join(map(name_of, objective.parts))
     alike = [name for name, method in METHODS.items() if type(method.objective) is type(objective)]
     if not same + alike:
         raise UserError(f"{type(objective).__name__} is not registered: becl.register(NAME, becl.Method(...)) does")
@@ -282,6 +294,7 @@ RESERVED = {
     "Prior": "becl.learning.choice",
     "Regress": "becl.learning.choice",
     "Replay": "becl.learning.replay",
+    "Selector": "becl.learning.selector",
     "Sphere": "becl.skills",
     "Sum": "becl.objectives.total",
 }

@@ -19,6 +19,7 @@ NAMES = {
     "dads": "DADS",
     "cic": "CIC",
     "becl": "BeCL",
+    "amped": "AMPED",
 }
 
 ROBOTS = tuple(dict.fromkeys(task.partition("_")[0] for task in EXPERT))
