@@ -8,7 +8,9 @@ import pytest
 from becl.experiments.pretraining import make_pretraining
 from becl.options import PretrainOptions
 
-RELATIVES = ("amped-sum", "amped-contrast")
+RELATIVES = (
+    "amped-sum", "amped-contrast", "metra-discrete", "lsd", "lsd-discrete", "csd-discrete", "csf", "csf-discrete",
+)  # fmt: skip
 """Methods that differ from another by a few lines: of these the quick tests do not train every one."""
 
 

@@ -70,6 +70,17 @@ class TakesTurns(Protocol):
 
 
 @runtime_checkable
+class LeadsToGoals(Protocol):
+    """What an objective may add in whose features distances count steps (METRA): the skill that leads to a goal."""
+
+    def skill_towards(
+        self, state: Any, obs: Float[Array, "*batch obs"], goal: Float[Array, "*batch obs"]
+    ) -> Float[Array, "*batch skill"]:
+        """To act with until the next step."""
+        ...
+
+
+@runtime_checkable
 class SeveralTargets(Protocol):
     """What an objective may add whose rewards are to be learned from apart (AMPED)."""
 

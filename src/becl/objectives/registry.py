@@ -31,9 +31,10 @@ from becl.objectives.proto import ProtoRL
 from becl.objectives.protocol import Objective, chance_reward
 from becl.objectives.rnd import RND
 from becl.objectives.smm import SMM
+from becl.objectives.temporal import CSD, CSF, LSD, METRA
 from becl.objectives.total import Sum
 from becl.plugins import ORIGINS, WORD, Origin
-from becl.skills import NoSkill, SkillSpace
+from becl.skills import NoSkill, OneHot, SkillSpace
 from becl.specs import from_dict, is_specs, to_dict
 
 FINETUNE_SKILLS = {
@@ -88,6 +89,11 @@ class Method:
     """What a task inherits, as published: see `becl.experiments.finetuning.TRANSFERS`."""
     maze: MazeStudy | None = None
     """None: not part of the maze study, which is about discrete skills."""
+
+
+def directed(objective: Objective, summary: str, maze: MazeStudy | None = None) -> Method:
+    """A method of temporal distances: one direction an episode, as published."""
+    return Method(objective, "competence", summary, skill_interval=None, finetune_skill="random", maze=maze)
 
 
 METHODS: dict[str, Method] = {
@@ -184,6 +190,16 @@ METHODS: dict[str, Method] = {
     "amped-contrast": Method(
         AnInfoNCE(), "competence", "AMPED's contrast alone, by a learned distance", finetune_skill="selector"
     ),
+    "metra": directed(
+        METRA(), "the way covered in the skill's direction, where a step has length 1", MazeStudy(entropy_weight=0.1)
+    ),
+    "metra-discrete": directed(METRA(OneHot(16)), "METRA with as many directions as skills"),
+    "lsd": directed(LSD(), "the way covered in features that are as smooth as the observation"),
+    "lsd-discrete": directed(LSD(OneHot(16)), "LSD with as many directions as skills"),
+    "csd": directed(CSD(), "the way covered where a step is as long as it is surprising"),
+    "csd-discrete": directed(CSD(OneHot(16)), "CSD with as many directions as skills"),
+    "csf": directed(CSF(), "the way covered in features whose steps tell the skill from others"),
+    "csf-discrete": directed(CSF(OneHot(16)), "CSF with as many directions as skills"),
     "dads": Method(
         DADS(),
         "competence",

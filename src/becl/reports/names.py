@@ -20,6 +20,10 @@ NAMES = {
     "cic": "CIC",
     "becl": "BeCL",
     "amped": "AMPED",
+    "metra": "METRA",
+    "csd": "CSD",
+    "lsd": "LSD",
+    "csf": "CSF",
 }
 
 ROBOTS = tuple(dict.fromkeys(task.partition("_")[0] for task in EXPERT))
