@@ -48,7 +48,7 @@ FLAGS = {
     "precision": "--precision",
 }
 """What has a flag of its own, and is no setting."""
-POSITIVE = ("temperature", "feature_dim", "neighbours")
+POSITIVE = ("temperature", "feature_dim", "neighbours", "draws")
 """Options of objectives that must be above 0, where they have them."""
 CHOICES = ("batch", "steps_per_update", "decay", "clip", "width")
 """And of rules that choose skills."""

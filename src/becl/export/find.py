@@ -1,6 +1,6 @@
 """The policy that an export is asked for: which run, seed and snapshot, which task, which skill."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,13 +8,14 @@ import jax
 import numpy as np
 
 from becl.envs import maze
-from becl.envs.external import is_external
+from becl.envs.external import is_external, make_external
 from becl.errors import UserError, unknown
 from becl.experiments.evaluation import choose_seed, choose_snapshot
 from becl.experiments.lanes import Lane
 from becl.experiments.policies import load_policies, load_policy, policy_path
 from becl.experiments.pretraining import load_pretraining
 from becl.experiments.snapshots import learner_shapes, snapshot_path
+from becl.export.policy import Skill, fold
 from becl.invocation import own_version
 from becl.learning.ddpg import Actor
 from becl.learning.offpolicy import OffPolicy
@@ -176,3 +177,15 @@ def describe(
         "action_range": f"[-1, 1], the mean action without noise; -1 and 1 are {ends}",
         "forward": (WHITENED if learner.normalize else "") + FORWARD,
     }
+
+
+def to_skill(found: Policy) -> Skill:
+    """A policy as a function of the environment's own observations."""
+    env = found.about["env"]
+    to_vector: Callable[[Any], np.ndarray] | None = None
+    to_action: Callable[[np.ndarray], np.ndarray] | None = None
+    if is_external(env):
+        batch = make_external(env, 1, 0)
+        batch.close()
+        to_vector, to_action = batch.layout.one, batch.to_action
+    return Skill(fold(found.actor, found.skill), found.about, to_vector, to_action)

@@ -257,13 +257,16 @@ class OffPolicy:
         batch = self.replay.sample(state.replay, key, self.batch)
         return self.learner.diagnose(state.learner, batch)
 
+    def seen_of(self, obs: Float[Array, "*batch all"]) -> Float[Array, "*batch seen"]:
+        """The numbers of an observation that the objective sees."""
+        return obs[..., np.array(self.objective_obs)] if self.objective_obs else obs
+
     def to_batch(self, learner: Any, transitions: Transitions) -> Batch:
         """Transitions as the objective sees them."""
         interval = self.skill_interval or self.env.episode_length
 
         def seen(obs: Float[Array, "batch all"]) -> Float[Array, "batch seen"]:
-            obs = self.learner.view(learner, obs)
-            return obs[:, np.array(self.objective_obs)] if self.objective_obs else obs
+            return self.seen_of(self.learner.view(learner, obs))
 
         return Batch(
             obs=seen(transitions.obs),
