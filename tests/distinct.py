@@ -10,6 +10,7 @@ from becl.options import PretrainOptions
 
 RELATIVES = (
     "amped-sum", "amped-contrast", "metra-discrete", "lsd", "lsd-discrete", "csd-discrete", "csf", "csf-discrete",
+    "moss-sign",
 )  # fmt: skip
 """Methods that differ from another by a few lines: of these the quick tests do not train every one."""
 

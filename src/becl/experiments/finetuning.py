@@ -51,7 +51,7 @@ from becl.objectives.registry import FINETUNE_SKILLS
 from becl.options import FinetuneOptions
 from becl.plugins import without_plugins
 from becl.runs.folder import kept_snapshots, read_config
-from becl.skills import Cube, NoSkill, OneHot
+from becl.skills import Cube, Modes, NoSkill, OneHot
 from becl.specs import added, from_dict, to_dict
 
 Transfer = Literal["trunk", "critic", "critic-released", "none"]
@@ -308,8 +308,10 @@ def resolve_choice(text: str, method: str, pretraining: Pretraining | None) -> t
         raise UserError(f"--skill {text}: {method} has {has}")
     if name in ("fixed", "each", "meta", "selector") and not isinstance(space, OneHot):
         raise UserError(f"--skill {text}: {method} has continuous skills, without numbers; random and best-first go")
-    if name == "constant" and not isinstance(space, Cube):
-        raise UserError(f"--skill {text}: for skills in a cube (cic); {method} has {type(space).__name__}({space.dim})")
+    if name == "constant" and not isinstance(space, Cube | Modes):
+        raise UserError(
+            f"--skill {text}: for skills in a cube (cic, moss); {method} has {type(space).__name__}({space.dim})"
+        )
     if name == "fixed" and not (number.isdecimal() and int(number) < space.dim):
         raise UserError(f"--skill {text}: {method} has skills 0 to {space.dim - 1}")
     if name == "regress" and (pretraining is None or find_method(method).finetune_skill != "regress"):

@@ -23,7 +23,7 @@ from becl.measure.skills import DRAWS, skills_of
 from becl.nn.adam import without_optimizers
 from becl.runs.arrays import load_arrays, named_arrays
 from becl.runs.folder import read_config
-from becl.skills import Cube, NoSkill, OneHot, SkillSpace
+from becl.skills import Cube, Modes, NoSkill, OneHot, SkillSpace
 
 FORWARD = (
     "x = tanh(norm(obs @ trunk.weight + trunk.bias) * norm.gain + norm.shift); "
@@ -131,7 +131,11 @@ def choose_skill(method: str, space: SkillSpace, text: str | None) -> tuple[np.n
 
 def parse_vector(method: str, space: SkillSpace, text: str | None) -> np.ndarray:
     """A continuous skill from its numbers; directions are brought to length 1."""
-    where = "in [0, 1]" if isinstance(space, Cube) else "that are a direction"
+    ranges = {Cube: (0, 1), Modes: (-1, 1)}
+    where = "that are a direction"
+    if type(space) in ranges:
+        least, most = ranges[type(space)]
+        where = f"in [{least}, {most}]"
     needed = f"{method} needs {space.dim} numbers {where}, separated by commas, or 0 to {DRAWS - 1} for a draw"
     given = "" if text is None else f" {text if len(text) < 40 else text[:36] + '…'}"
     try:
@@ -140,8 +144,9 @@ def parse_vector(method: str, space: SkillSpace, text: str | None) -> np.ndarray
         raise UserError(f"--skill{given}: {needed}") from None
     if len(vector) != space.dim or not np.isfinite(vector).all():
         raise UserError(f"--skill{given}: {needed}")
-    if isinstance(space, Cube):
-        if vector.min() < 0 or vector.max() > 1:
+    if type(space) in ranges:
+        least, most = ranges[type(space)]
+        if vector.min() < least or vector.max() > most:
             raise UserError(f"--skill{given}: {needed}")
         return vector.astype(np.float32)
     length = np.linalg.norm(vector)

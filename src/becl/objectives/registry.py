@@ -25,8 +25,10 @@ from becl.objectives.cic import CIC
 from becl.objectives.dads import DADS
 from becl.objectives.diayn import DIAYN
 from becl.objectives.disagreement import Disagreement
+from becl.objectives.exdm import ExDM
 from becl.objectives.extrinsic import Extrinsic
 from becl.objectives.icm import ICM
+from becl.objectives.moss import MOSS
 from becl.objectives.proto import ProtoRL
 from becl.objectives.protocol import Objective, chance_reward
 from becl.objectives.rnd import RND
@@ -34,7 +36,7 @@ from becl.objectives.smm import SMM
 from becl.objectives.temporal import CSD, CSF, LSD, METRA
 from becl.objectives.total import Sum
 from becl.plugins import ORIGINS, WORD, Origin
-from becl.skills import NoSkill, OneHot, SkillSpace
+from becl.skills import Modes, NoSkill, OneHot, SkillSpace
 from becl.specs import from_dict, is_specs, to_dict
 
 FINETUNE_SKILLS = {
@@ -180,6 +182,11 @@ METHODS: dict[str, Method] = {
         maze=MazeStudy(as_released=True),
         finetune_skill="constant",
     ),
+    "moss": Method(
+        MOSS(), "data", "spread in one half of an episode, the opposite in the other", finetune_skill="constant"
+    ),
+    "moss-sign": Method(MOSS(Modes(64, "sign")), "data", "MOSS with modes that are signs", finetune_skill="constant"),
+    "exdm": Method(ExDM(), "knowledge", "states that a diffusion model cannot restore from noise"),
     "amped": Method(
         amped(reconciled=True),
         "competence",
@@ -298,8 +305,10 @@ RESERVED = {
     "Cube": "becl.skills",
     "DDPG": "becl.learning.ddpg",
     "Finetuning": "becl.experiments.finetuning",
+    "Halves": "becl.learning.choice",
     "Held": "becl.learning.choice",
     "Maze": "becl.envs.maze",
+    "Modes": "becl.skills",
     "Network": "becl.nn.networks",
     "NoSkill": "becl.skills",
     "OffPolicy": "becl.learning.offpolicy",

@@ -20,6 +20,8 @@ NAMES = {
     "cic": "CIC",
     "becl": "BeCL",
     "amped": "AMPED",
+    "moss": "MOSS",
+    "exdm": "ExDM",
     "metra": "METRA",
     "csd": "CSD",
     "lsd": "LSD",
