@@ -1,5 +1,7 @@
 """METRA: Scalable Unsupervised RL with Metric-Aware Abstraction (Park et al. 2024), a method in one file of one's own.
 
+The package has it too, as `metra` (src/becl/objectives/temporal.py): this file shows that it could be yours.
+
 Rewards the way covered in the skill's direction, measured in features φ in which a step is never longer than 1:
 
     max E[(φ(s') − φ(s))ᵀz]   so that   ‖φ(s') − φ(s)‖ ≤ 1 for states a step apart,      r = (φ(s') − φ(s))ᵀz
@@ -11,7 +13,7 @@ With a multiplier λ > 0 and a slack ε (Algorithm 1), φ is trained to raise, a
 Distances in φ count steps, so that a skill pays only if it leads far away. The length is a sum over features, as
 printed (the released code has their mean). Pairs from an n-step replay lie n steps apart, which then count as one.
 
-    becl pretrain square_a --method metra --plugin examples/metra.py
+    becl pretrain square_a --method own-metra --plugin examples/metra.py
 """
 
 from dataclasses import dataclass
@@ -27,14 +29,14 @@ from becl.objectives import Batch, MazeStudy, Method, Metrics, register
 from becl.skills import OneHot, Sphere
 
 
-class METRAState(NamedTuple):
+class OwnMETRAState(NamedTuple):
     features: MLP
     log_dual: Float[Array, ""]
     opt: AdamState
 
 
 @dataclass(frozen=True)
-class METRA:
+class OwnMETRA:
     skills: Sphere | OneHot = Sphere(2)
     """Directions in as many dimensions as there are features."""
     network: Network = Network()
@@ -44,12 +46,12 @@ class METRA:
     slack: float = 1e-3
     """ε: how much shorter than 1 a step may be before λ falls."""
 
-    def init(self, key: PRNGKeyArray, env: EnvSpec) -> METRAState:
+    def init(self, key: PRNGKeyArray, env: EnvSpec) -> OwnMETRAState:
         features = self.network.init(key, env.obs_dim, self.skills.dim)
         log_dual = jnp.log(jnp.array(self.dual))
-        return METRAState(features, log_dual, self.optimizer.init((features, log_dual)))
+        return OwnMETRAState(features, log_dual, self.optimizer.init((features, log_dual)))
 
-    def fit(self, state: METRAState, batch: Batch, key: PRNGKeyArray) -> tuple[METRAState, Metrics]:
+    def fit(self, state: OwnMETRAState, batch: Batch, key: PRNGKeyArray) -> tuple[OwnMETRAState, Metrics]:
         del key
         fixed = jax.lax.stop_gradient
 
@@ -63,9 +65,11 @@ class METRA:
         learned = (state.features, state.log_dual)
         grads, metrics = jax.grad(loss_fn, has_aux=True)(learned)
         (features, log_dual), opt = self.optimizer.update(learned, grads, state.opt)
-        return METRAState(features.observe(batch.next_obs), log_dual, opt), metrics
+        return OwnMETRAState(features.observe(batch.next_obs), log_dual, opt), metrics
 
-    def reward(self, state: METRAState, batch: Batch, key: PRNGKeyArray) -> tuple[METRAState, Float[Array, " batch"]]:
+    def reward(
+        self, state: OwnMETRAState, batch: Batch, key: PRNGKeyArray
+    ) -> tuple[OwnMETRAState, Float[Array, " batch"]]:
         del key
         move = state.features(batch.next_obs) - state.features(batch.obs)
         return state, advance(move, self.directions(batch))
@@ -91,9 +95,9 @@ def centred(skill: Float[Array, "batch dim"]) -> Float[Array, "batch dim"]:
 
 
 register(
-    "metra",
+    "own-metra",
     Method(
-        METRA(),
+        OwnMETRA(),
         "competence",
         "the way covered in the skill's direction, where a step has length 1 at most",
         skill_interval=None,
@@ -102,9 +106,9 @@ register(
     ),
 )
 register(
-    "metra-discrete",
+    "own-metra-discrete",
     Method(
-        METRA(OneHot(16)),
+        OwnMETRA(OneHot(16)),
         "competence",
         "METRA with as many directions as skills",
         skill_interval=None,

@@ -44,6 +44,7 @@ SIZES: dict[str, dict[str, int]] = {
     "pretrain": {"steps": STEPS, "hidden": 8, "envs": 4, "log_every": 50},
     "finetune": {"steps": STEPS, "hidden": 8, "envs": 4, "eval_every": STEPS, "eval_episodes": 1, "final_episodes": 2},
     "evaluate": {"episodes": 2},
+    "reach": {"episodes": 2},
     "maze": {"cycles": 2, "workers": 1, "mine_iterations": 20},
     "resume": {"workers": 1},
     "report": {"resamples": 50},

@@ -16,7 +16,7 @@ import pytest
 from becl.commands import filmstrip, finetune, gallery, maze, pretrain, report, theory, trajectories, video
 from becl.commands.cli import HELP, main
 from becl.errors import UserError
-from becl.experiments import evaluation, finetuner, pretrainer
+from becl.experiments import evaluation, finetuner, pretrainer, reach
 from becl.experiments.maze_study import make_run
 from becl.experiments.pretraining import make_pretraining, seed_keys
 from becl.experiments.snapshots import save_snapshots
@@ -54,6 +54,7 @@ BESIDE = {
     "pretrain": {"env": ["square_a"]},
     "finetune": {"run": ["{run}"], "task": ["--task", "walker_run"]},
     "evaluate": {"run": ["{run}"]},
+    "reach": {"run": ["{metra}"], "goal": ["--goal", "2,-1", "--no-trust"]},
     "gallery": {"run": ["{run}"]},
     "video": {"run": ["{run}"]},
     "filmstrip": {"runs": ["{run}"]},
@@ -76,7 +77,7 @@ ALLOWED: dict[tuple[str, str], set[str]] = {
     ("evaluate", "out"): {"/proc/becl/x"},  # Whoever may write anywhere learns of it when it is written.
     ("gallery", "export"): {"{file}"},  # Suffixes are added.
     ("filmstrip", "out"): {"{file}"},
-    **{(command, "out"): {"/proc/becl/x"} for command in ("video", "trajectories")},
+    **{(command, "out"): {"/proc/becl/x"} for command in ("video", "trajectories", "reach")},
     **{(command, "skills"): {"0", "--skills"} for command in ("gallery", "video", "filmstrip", "trajectories")},
     ("sweep", "gpus"): {"0"},
     ("sweep", "retries"): {"0"},
@@ -146,6 +147,7 @@ def _no_work(monkeypatch):
         (finetune, "run_finetuning"),
         (finetuner, "run_finetuning"),
         (evaluation, "evaluate"),
+        (reach, "play"),
         (gallery, "serve"),
         (gallery, "write_page"),
         (video, "film"),
@@ -161,20 +163,21 @@ def _no_work(monkeypatch):
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory) -> dict[str, str]:
-    """A pretrained run, an empty folder, a file, and where there is nothing."""
+    """Pretrained runs, an empty folder, a file, and where there is nothing."""
     folder = tmp_path_factory.mktemp("places")
-    planned = make_pretraining(
-        PretrainOptions("walker", "becl", (0, 1), 5000, skills=4, envs=2, hidden=8, set=["batch=16"])
-    )
-    open_folder(planned.config(), folder / "run")
-    state, _ = jax.eval_shape(lambda keys: jax.vmap(planned.run.init)(keys), seed_keys(planned.seeds))
-    zeros = lambda tree: jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), tree)  # noqa: E731
-    state = state._replace(learner=zeros(state.learner), objective=zeros(state.objective))
-    save_snapshots(planned, folder / "run", state, 100)
+    for name, env, method in (("run", "walker", "becl"), ("metra", "square_a", "metra")):
+        planned = make_pretraining(
+            PretrainOptions(env, method, (0, 1), 5000, skills=4, envs=2, hidden=8, set=["batch=16"])
+        )
+        open_folder(planned.config(), folder / name)
+        state, _ = jax.eval_shape(lambda keys, run=planned.run: jax.vmap(run.init)(keys), seed_keys(planned.seeds))
+        zeros = lambda tree: jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), tree)  # noqa: E731
+        state = state._replace(learner=zeros(state.learner), objective=zeros(state.objective))
+        save_snapshots(planned, folder / name, state, 100)
     (folder / "run" / "metrics.csv").write_text("step,seed,reward\n40,0,0.5\n40,1,0.5\n")
     (folder / "empty").mkdir()
     (folder / "file").write_text("plain")
-    return {name: str(folder / name) for name in ("run", "empty", "file", "nowhere")}
+    return {name: str(folder / name) for name in ("run", "metra", "empty", "file", "nowhere")}
 
 
 def refused(words: list[str], tmp_path: Path, capsys: Any) -> str:
@@ -246,6 +249,8 @@ def settings() -> Iterator[tuple[str, str]]:
         run = make_pretraining(PretrainOptions("square_a", method)).run
         for path, hint in leaves(run):
             if path.startswith(("env", "objective.skills", "precision", "envs", "choice")):
+                continue
+            if path in ("objective.parts", "objective.names"):  # Of a sum: parts have options of their own.
                 continue
             key = (path, type(run.objective).__name__ if path.startswith("objective.") else "")
             if key in seen:

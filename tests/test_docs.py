@@ -13,6 +13,7 @@ from markdown_it import MarkdownIt
 
 import becl
 from becl.objectives import METHODS
+from becl.objectives.amped import AnInfoNCE
 from becl.objectives.aps import APS
 from becl.objectives.apt import APT
 from becl.objectives.becl import BeCL
@@ -30,6 +31,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "methods"
 TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 URLB: dict[str, type] = {
+    "amped": AnInfoNCE,  # The others of the sum have pages of their own.
     "aps": APS,
     "smm": SMM,
     "icm": ICM,
@@ -40,7 +42,7 @@ URLB: dict[str, type] = {
     "ddpg": Extrinsic,
 }
 # Names with a dash are presets of another method, and on its page.
-OBJECTIVES = URLB | {name: type(method.objective) for name, method in METHODS.items() if "-" not in name}
+OBJECTIVES = {name: type(method.objective) for name, method in METHODS.items() if "-" not in name} | URLB
 OBJECTIVES["becl"] = BeCL  # The paper's; the released formula is on the same page.
 
 
@@ -100,6 +102,7 @@ def without_code(text: str) -> str:
 
 # What a page takes for granted.
 BEFORE: dict[str, list[str]] = {
+    "README.md": ["becl pretrain square_a --method metra"],
     "docs/evaluation.md": ["becl pretrain walker"],
     "docs/export.md": [
         "becl pretrain walker",

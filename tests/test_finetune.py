@@ -469,16 +469,20 @@ def test_every_method_has_a_skill_it_finetunes_with(method):
     made = make_pretraining(PretrainOptions("walker", method))
     choice, interval = resolve_choice(METHODS[method].finetune_skill, method, made)
     space = made.run.objective.skills
-    state = choice.init(jax.random.key(0), EnvSpec(2, 1, 10), space) if not isinstance(choice, Regress) else None
-    if state is not None:
-        assert choice.draw(state, jax.random.key(1), space, 3, jnp.int32(0)).shape == (3, space.dim)
-    assert interval is None or interval == made.run.skill_interval
+
+    def draw(key):
+        state = choice.init(key, EnvSpec(2, 1, 10), space)
+        return choice.draw(state, key, space, 3, jnp.int32(0))
+
+    if not isinstance(choice, Regress):
+        assert jax.eval_shape(draw, jax.random.key(0)).shape == (3, space.dim)
+    assert interval in (None, made.run.skill_interval, *([1] if METHODS[method].finetune_skill == "selector" else []))
     assert METHODS[method].transfer in TRANSFERS
     assert METHODS[method].finetune_skill in FINETUNE_SKILLS
 
 
 KINDS = [("none", "ddpg", 0), ("random", "becl", 60), ("resampled", "diayn", 0), ("regress", "aps", 60),
-         ("constant", "cic", 0)]  # fmt: skip
+         ("constant", "cic", 0), ("selector", "amped-contrast", 0)]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "method", "steps"), KINDS)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from distinct import distinct
+from distinct import RELATIVES, distinct
 
 from becl import testing
 from becl.errors import UserError
@@ -21,6 +21,7 @@ from becl.nn.adam import Adam, AdamState, with_optimizers, without_optimizers
 from becl.nn.networks import Moments, Network, Widths, hidden_widths, with_hidden
 from becl.nn.precision import computing
 from becl.objectives import METHODS, Batch, MazeStudy, Method, contrast, positives
+from becl.objectives.amped import AnInfoNCE
 from becl.objectives.becl import BeCL, contrastive_loss, intrinsic_reward
 from becl.objectives.becl_released import BeCLReleased
 from becl.objectives.becl_released_maze import BeCLReleasedMaze
@@ -33,6 +34,7 @@ from becl.objectives.particles import RunningScale, init_scale, nearest_distance
 from becl.objectives.proto import ProtoRL
 from becl.objectives.protocol import chance_reward
 from becl.objectives.smm import SMM
+from becl.objectives.total import named_parts
 from becl.options import PretrainOptions
 from becl.skills import OneHot
 from becl.specs import from_dict, to_dict
@@ -58,7 +60,10 @@ def reason_to_skip(objective, check) -> str | None:
         if isinstance(objective, CIC) and not objective.train_encoder:
             return "this variant does not train its encoder"
     if check is testing.order_of_the_batch_does_not_matter:
-        if isinstance(objective, BeCLReleasedMaze) or getattr(objective, "positive", "") in ("first", "random", "pair"):
+        kinds = [part for _, part in named_parts(objective)]
+        if any(getattr(part, "positive", "") in ("first", "random", "pair") for part in kinds):
+            return "this formula looks at the order of the batch"
+        if any(isinstance(part, BeCLReleasedMaze | AnInfoNCE) for part in kinds):
             return "this formula looks at the order of the batch"
         if isinstance(objective, SMM | ProtoRL):
             return "this formula draws something for each row"
@@ -75,6 +80,7 @@ def every_check() -> Iterator[Any]:
     for check in testing.checks:
         for objective in every_objective():
             slow = check is testing.jit_and_scan_change_nothing and objective.id not in NOT_COMPILED
+            slow |= check is testing.seeds_train_together_as_they_do_alone and objective.id in RELATIVES
             name = f"{objective.id}-{check.__name__}"
             yield pytest.param(*objective.values, check, id=name, marks=[pytest.mark.slow] if slow else [])
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from distinct import distinct_runs
+from distinct import distinct_runs, marked
 
 from becl.envs import make
 from becl.envs.maze import Maze
@@ -147,7 +147,7 @@ def test_every_part_is_traced_once():
     assert sizes == [1, 1, 1]
 
 
-@pytest.mark.parametrize("method", distinct_runs(METHODS, "square_a"))
+@pytest.mark.parametrize("method", marked(distinct_runs(METHODS, "square_a")))
 def test_an_update_keeps_every_type(method):
     """Also whether it is weak: an update would be compiled again for a state that differs in that."""
     settings = ("batch=16", "replay.capacity=2000")

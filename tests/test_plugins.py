@@ -30,12 +30,12 @@ from becl.experiments.pretrainer import pretrain
 from becl.experiments.pretraining import load_pretraining, make_pretraining, seed_keys
 from becl.experiments.snapshots import save_snapshots
 from becl.learning.programs import programs
-from becl.nn.adam import Adam
 from becl.nn.networks import Network
 from becl.objectives import METHODS, MazeStudy, Method, register, registry
 from becl.objectives.diayn import DIAYN
 from becl.objectives.extrinsic import Extrinsic
 from becl.objectives.registry import STUDIED
+from becl.objectives.temporal import METRA
 from becl.options import FinetuneOptions, MazeOptions, PretrainOptions
 from becl.runs.folder import open_folder
 from becl.runs.progress import Progress
@@ -45,7 +45,7 @@ from becl.skills import OneHot, Sphere
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "examples" / "metra.py"
 TINY = ["--hidden", "8", "--envs", "2", "--steps", "120", "--log-every", "20", "--set", "random_steps=40", "batch=8"]
-PRETRAIN = ["pretrain", "square_a", "--method", "metra", *TINY, "slack=0.002"]
+PRETRAIN = ["pretrain", "square_a", "--method", "own-metra", *TINY, "slack=0.002"]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -85,7 +85,7 @@ def others_are_forgotten() -> Iterator[None]:
 @pytest.fixture
 def stranger(monkeypatch) -> None:
     """A machine on which nobody has heard of METRA."""
-    for name in ("metra", "metra-discrete"):
+    for name in ("own-metra", "own-metra-discrete"):
         monkeypatch.delitem(METHODS, name)
         monkeypatch.delitem(plugins.ORIGINS, name)
 
@@ -93,66 +93,21 @@ def stranger(monkeypatch) -> None:
 # --- METRA ------------------------------------------------------------------------------------------------------------
 
 
-def naive_metra(state: Any, batch: Any, codes: np.ndarray, slack: float) -> tuple[np.ndarray, float]:
-    """Rewards and the loss of φ by loops in float64, from the paper."""
-    here, there = (np.asarray(state.features(x), np.float64) for x in (batch.obs, batch.next_obs))
-    rewards, rooms = [], []
-    for i in range(len(here)):
-        move = [there[i][j] - here[i][j] for j in range(here.shape[1])]
-        rewards.append(sum(step * code for step, code in zip(move, codes[i], strict=True)))
-        rooms.append(min(slack, 1 - sum(step**2 for step in move)))
-    dual = float(np.exp(state.log_dual))
-    return np.array(rewards), -float(np.mean(rewards) + dual * np.mean(rooms))
-
-
 @pytest.mark.parametrize("space", [Sphere(4), OneHot(4)])
-@pytest.mark.parametrize("scale", [0.2, 3.0])
-def test_metra_equals_the_paper_by_loops(metra, space, scale):
-    objective = testing.small(metra.METRA(space, slack=0.05))
-    batch = testing.batch_for(objective)
-    batch = batch._replace(obs=scale * batch.obs, next_obs=scale * batch.next_obs)
-    codes = np.asarray(batch.skill, np.float64)
-    if isinstance(space, OneHot):
-        codes = np.array([[1.0 if k == np.argmax(row) else -1 / 3 for k in range(4)] for row in codes])
-    state = objective.init(jax.random.key(0), testing.ENV)
-    expected = naive_metra(state, batch, codes, 0.05)
-    _, reward = objective.reward(state, batch, jax.random.key(1))
-    _, metrics = objective.fit(state, batch, jax.random.key(1))
-    np.testing.assert_allclose(reward, expected[0], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(metrics["loss"], expected[1], rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(("scale", "direction"), [(1e-3, -1), (10.0, 1)])
-def test_the_multiplier_falls_where_steps_are_short_and_rises_where_they_are_long(metra, scale, direction):
-    """Adam's first step has the length of its rate, whatever the gradient."""
-    objective = testing.small(metra.METRA())
-    batch = testing.batch_for(objective)
-    batch = batch._replace(obs=scale * batch.obs, next_obs=scale * batch.next_obs)
-    state = objective.init(jax.random.key(0), testing.ENV)
-    after, _ = objective.fit(state, batch, jax.random.key(1))
-    np.testing.assert_allclose(state.log_dual, np.log(30), rtol=1e-6)
-    np.testing.assert_allclose(after.log_dual - state.log_dual, direction * 1e-4, rtol=0.01)
-
-
-def test_a_step_in_features_has_length_one_after_fitting(metra):
-    """On a line of states a step apart, φ becomes the position along the skill's direction."""
-    objective = testing.small(metra.METRA(dual=1.0, optimizer=Adam(1e-2)))
-    place = jnp.linspace(-1, 1, 120)
-    batch = testing.batch_for(objective)
-    obs = jnp.zeros((120, 3)).at[:, 0].set(place)
-    sign = jnp.where(jnp.arange(120) % 2 == 0, 1.0, -1.0)
-    skill = jnp.zeros((120, 4)).at[:, 0].set(sign)
-    batch = batch._replace(obs=obs, next_obs=obs.at[:, 0].add(0.1 * sign), skill=skill)
-    state = objective.init(jax.random.key(0), testing.ENV)
-    keys = jax.random.split(jax.random.key(0), 600)
-    state, metrics = jax.lax.scan(lambda state, key: objective.fit(state, batch, key), state, keys)
-    _, reward = objective.reward(state, batch, jax.random.key(0))
-    np.testing.assert_allclose(metrics["length"][-1], 1, atol=0.15)
-    np.testing.assert_allclose(reward, 1, atol=0.35)
+def test_the_example_is_the_packages_own_metra_to_the_bit(metra, space):
+    """Whose formula tests/test_temporal.py compares with the paper's."""
+    one, other = testing.small(metra.OwnMETRA(space, slack=0.05)), testing.small(METRA(space, slack=0.05))
+    batch, key = testing.batch_for(one), jax.random.key(0)
+    results = []
+    for objective in (one, other):
+        state = objective.init(key, testing.ENV)
+        after, metrics = objective.fit(state, batch, key)
+        results.append((jax.tree.leaves((state, after)), metrics, objective.reward(after, batch, key)[1]))
+    jax.tree.map(np.testing.assert_array_equal, *results)
 
 
 @pytest.mark.parametrize("check", testing.checks, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("method", ["metra", "metra-discrete"])
+@pytest.mark.parametrize("method", ["own-metra", "own-metra-discrete"])
 def test_metra_passes_every_check(check, method):
     check(METHODS[method].objective)
 
@@ -291,7 +246,7 @@ def method(objective: Any, kind: Any = "competence", **options: Any) -> Method:
 
 REFUSED = {
     "taken": ("becl", method(Own()), "'becl': the name is taken by becl itself"),
-    "taken by a plug-in": ("metra", method(Own()), "the name is taken by"),
+    "taken by a plug-in": ("own-metra", method(Own()), "the name is taken by"),
     "capital": ("Own", method(Own()), "small letters, digits and dashes"),
     "underscore": ("own_method", method(Own()), "small letters, digits and dashes"),
     "dash first": ("-own", method(Own()), "small letters, digits and dashes"),
@@ -331,7 +286,7 @@ def test_no_class_that_a_folder_may_name_can_be_taken(tmp_path):
         configs.append(finetuning(tmp_path / skill, "diayn", skill))
     configs.append(finetuning(tmp_path / "aps", "aps", "regress"))
     names = {name for config in configs for name in plugins.spec_names(json.loads(json.dumps(config)))}
-    assert {"OffPolicy", "Held", "BestFirst", "Regress", "Controller", "PPO", "Maze", "METRA"} <= names
+    assert {"OffPolicy", "Held", "BestFirst", "Regress", "Controller", "PPO", "Maze", "METRA", "OwnMETRA"} <= names
     for name in names | {"Pretraining", "Finetuning"}:
         with pytest.raises(UserError, match=f"a class {name} already"):
             registry.check_objective("own", clashing(name))
@@ -501,8 +456,8 @@ def test_a_file_that_was_loaded_may_be_imported(tmp_path, monkeypatch):
 
 def test_methods_lists_it_and_help_mentions_plugins(capsys):
     assert main(["methods", "--plugin", str(FILE)]) == 0
-    assert "metra-discrete" in capsys.readouterr().out
-    assert main(["methods", "metra", "--plugin", str(FILE)]) == 0
+    assert "own-metra-discrete" in capsys.readouterr().out
+    assert main(["methods", "own-metra", "--plugin", str(FILE)]) == 0
     shown = capsys.readouterr().out
     assert '"slack": 0.001' in shown
     assert "in the maze study" in shown
@@ -570,7 +525,7 @@ def table(path: Path) -> list[dict[str, str]]:
 
 def test_a_folder_keeps_options_and_the_word_of_the_plugin(folder):
     config = json.loads((folder / "config.json").read_text())
-    assert config["plugins"] == {"metra": shared_path(str(FILE))}
+    assert config["plugins"] == {"own-metra": shared_path(str(FILE))}
     assert config["run"]["objective"]["slack"] == 0.002
     assert config["run"]["objective"]["skills"] == {"spec": "Sphere", "dim": 3}
     assert load_pretraining(folder).config() == {name: value for name, value in config.items() if name != "plugins"}
@@ -596,7 +551,7 @@ def test_the_word_of_the_plugin_does_not_make_it_another_run(folder, monkeypatch
 
 def test_a_folder_of_an_unknown_method_is_another_configuration(folder, stranger, capsys):
     assert main(["pretrain", "square_a", "--method", "diayn", *TINY, "--out", str(folder)]) == 2
-    assert "holds another configuration (method: metra, diayn now)" in capsys.readouterr().err
+    assert "holds another configuration (method: own-metra, diayn now)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["[]", "7", '{"plugins": []}', "null"])
@@ -643,7 +598,7 @@ def test_a_metra_run_is_evaluated_exported_and_drawn(folder, tmp_path, capsys):
 
 def test_a_folder_of_an_unknown_method_names_its_plugin_and_runs_nothing(folder, stranger, tmp_path, capsys):
     trap = write_plugin(tmp_path / "trap.py", "trap", "open('sprung', 'w').close()")
-    config = json.loads((folder / "config.json").read_text()) | {"plugins": {"metra": str(trap)}}
+    config = json.loads((folder / "config.json").read_text()) | {"plugins": {"own-metra": str(trap)}}
     out = tmp_path / "run"
     out.mkdir()
     (out / "config.json").write_text(json.dumps(config))
@@ -656,7 +611,7 @@ def test_a_folder_of_an_unknown_method_names_its_plugin_and_runs_nothing(folder,
     for command, options in commands.items():
         assert main([command, str(out), *options]) == 2
         error = capsys.readouterr().err
-        expected = f"becl: method 'metra' is not known here; it came from {trap}: add --plugin {trap}\n"
+        expected = f"becl: method 'own-metra' is not known here; it came from {trap}: add --plugin {trap}\n"
         assert error == expected, command
     assert not (tmp_path / "sprung").exists()
     assert not Path("sprung").exists()
@@ -667,14 +622,14 @@ def test_curves_of_an_unknown_method_are_drawn_with_a_line_about_it(folder, stra
     assert main(["plot", str(folder), "--out", str(tmp_path / "curves.png")]) == 0
     shown = capsys.readouterr()
     word = shared_path(str(FILE))
-    assert f"method 'metra' is not known here; it came from {word}: add --plugin {word}" in shown.err
+    assert f"method 'own-metra' is not known here; it came from {word}: add --plugin {word}" in shown.err
     assert (tmp_path / "curves.png").exists()
     assert main(["report", str(folder), "--out", str(tmp_path / "report"), "--resamples", "10"]) == 0
     page = (tmp_path / "report" / "index.html").read_text()
     assert "is not known here; it came from" in page
 
 
-@pytest.mark.parametrize("words", [{"metra": "__main__"}, ["metra"], "metra", 7])
+@pytest.mark.parametrize("words", [{"own-metra": "__main__"}, ["own-metra"], "own-metra", 7])
 def test_odd_words_in_a_folder_are_no_harm(folder, stranger, words, tmp_path, capsys):
     config = json.loads((folder / "config.json").read_text()) | {"plugins": words}
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -691,7 +646,7 @@ def test_a_finetuned_method_of_ones_own_has_rows_in_the_report(tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     plugin = ["--plugin", str(FILE)]
     made = make_pretraining(
-        PretrainOptions("gym:Pendulum-v1", "metra-discrete", steps=5000, skills=3, envs=2, hidden=8)
+        PretrainOptions("gym:Pendulum-v1", "own-metra-discrete", steps=5000, skills=3, envs=2, hidden=8)
     )
     open_folder(made.config(), tmp_path / "pretrained")
     save_snapshots(made, tmp_path / "pretrained", programs(made.run).init(seed_keys(made.seeds))[0], 5000)
@@ -711,11 +666,11 @@ def test_a_finetuned_method_of_ones_own_has_rows_in_the_report(tmp_path, monkeyp
     ]
     assert main([*tune, *plugin]) == 0
     config = json.loads((tmp_path / "tuned" / "config.json").read_text())
-    assert config["plugins"] == {"metra-discrete": shared_path(str(FILE))}
+    assert config["plugins"] == {"own-metra-discrete": shared_path(str(FILE))}
     assert main(["resume", "tuned", *plugin]) == 0
     assert main(["report", "tuned", "--out", "report", "--resamples", "10", *plugin]) == 0
     rows = [row for path in (tmp_path / "report" / "tables").glob("*.csv") for row in csv.DictReader(path.open())]
-    assert any("metra-discrete" in str(value) for row in rows for value in row.values())
+    assert any("own-metra-discrete" in str(value) for row in rows for value in row.values())
 
 
 # --- The maze study ---------------------------------------------------------------------------------------------------
@@ -723,18 +678,18 @@ def test_a_finetuned_method_of_ones_own_has_rows_in_the_report(tmp_path, monkeyp
 
 def test_worker_processes_of_the_maze_study_know_plugins(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-    words = ["learner.network.hidden=8", "network.hidden=8", "episodes=8", "metra:dual=5"]
-    study = ["maze", "--methods", "metra", "--cycles", "2", "--skills", "3", "--set", *words]
+    words = ["learner.network.hidden=8", "network.hidden=8", "episodes=8", "own-metra:dual=5"]
+    study = ["maze", "--methods", "own-metra", "--cycles", "2", "--skills", "3", "--set", *words]
     out, plugin = tmp_path / "out", ["--plugin", str(FILE)]
     assert main([*study, "--workers", "2", "--out", str(out), *plugin]) == 0
-    assert json.loads((out / "config.json").read_text())["plugins"] == {"metra": shared_path(str(FILE))}
+    assert json.loads((out / "config.json").read_text())["plugins"] == {"own-metra": shared_path(str(FILE))}
     rows = list(csv.DictReader((out / "summary.csv").open()))
-    assert [(row["label"], row["seed"]) for row in rows] == [("metra", "0")]
+    assert [(row["label"], row["seed"]) for row in rows] == [("own-metra", "0")]
     assert main(["resume", str(out), *plugin]) == 0
     capsys.readouterr()
-    monkeypatch.delitem(METHODS, "metra")
+    monkeypatch.delitem(METHODS, "own-metra")
     assert main(["resume", str(out)]) == 2
-    assert "method 'metra' is not known here" in capsys.readouterr().err
+    assert "method 'own-metra' is not known here" in capsys.readouterr().err
 
 
 def test_what_a_notebook_defines_is_trained_in_its_own_process(tmp_path, monkeypatch):
@@ -749,5 +704,5 @@ def test_what_a_notebook_defines_is_trained_in_its_own_process(tmp_path, monkeyp
 
 
 def test_a_spec_of_an_environment_is_all_that_init_needs(metra):
-    state = metra.METRA(network=Network((8,))).init(jax.random.key(0), EnvSpec(5, 2, 10))
+    state = metra.OwnMETRA(network=Network((8,))).init(jax.random.key(0), EnvSpec(5, 2, 10))
     assert [layer.weight.shape for layer in state.features.layers] == [(5, 8), (8, 2)]

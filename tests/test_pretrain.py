@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
-from distinct import distinct_runs
+from distinct import distinct_runs, marked
 
 from becl.commands.cli import main
 from becl.envs.simulations import Step
@@ -197,7 +197,7 @@ def test_a_dry_run_tells_and_writes_nothing(tmp_path, monkeypatch, capsys):
 # --- Every method -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", distinct_runs(METHODS, "square_a"))
+@pytest.mark.parametrize("method", marked(distinct_runs(METHODS, "square_a")))
 def test_every_method_pretrains_in_a_maze(method, tmp_path):
     made = tiny(method, (0,), steps=48, skills=None, log_every=8)
     assert pretrain(made, opened(made, tmp_path / "run"))

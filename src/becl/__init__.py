@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from becl.nn.networks import Network
     from becl.objectives import METHODS, Batch, MazeStudy, Method, Objective, Sum, register
     from becl.runs.callbacks import Callback, Wandb
-    from becl.skills import Cube, NoSkill, OneHot, SkillSpace, Sphere
+    from becl.skills import Cube, Modes, NoSkill, OneHot, SkillSpace, Sphere
 
 _HOME = {
     "api": ("Finetuned", "Run", "evaluate", "finetune", "load", "maze", "pretrain", "report", "resume", "sweep"),
@@ -35,14 +35,14 @@ _HOME = {
     "export.policy": ("Skill",),
     "experiments.pretraining": ("Pretraining",),
     "learning.replay": ("Replay",),
-    "skills": ("Cube", "NoSkill", "OneHot", "SkillSpace", "Sphere"),
+    "skills": ("Cube", "Modes", "NoSkill", "OneHot", "SkillSpace", "Sphere"),
 }
 """Where each name comes from. They are imported when asked for, so that `import becl` and `becl --help` are quick."""
 
 __all__ = [
     "DDPG", "METHODS", "Adam", "Batch", "Callback", "Cube", "Evaluation", "Failed", "Finetuned", "Finetuning",
-    "MazeStudy", "Method", "Network", "NoSkill", "Objective", "OffPolicy", "OneHot", "Pretraining", "Replay", "Run",
-    "Skill", "SkillSpace", "Sphere", "Sum", "UserError", "Wandb", "evaluate", "finetune", "load", "main", "maze",
+    "MazeStudy", "Method", "Modes", "Network", "NoSkill", "Objective", "OffPolicy", "OneHot", "Pretraining", "Replay",
+    "Run", "Skill", "SkillSpace", "Sphere", "Sum", "UserError", "Wandb", "evaluate", "finetune", "load", "main", "maze",
     "pretrain", "register", "report", "resume", "sweep",
 ]  # fmt: skip
 

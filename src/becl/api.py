@@ -10,10 +10,7 @@ raise `becl.UserError`, runs that cannot go on `becl.Failed`, each with one line
 KeyboardInterrupt after a checkpoint.
 """
 
-import contextlib
-import csv
-import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -27,15 +24,17 @@ from becl.commands import pretrain as pretrain_command
 from becl.commands import report as report_command
 from becl.commands import resume as resume_command
 from becl.commands import sweep as sweep_command
-from becl.envs.external import hand_over, is_external, make_external
+from becl.commands.calls import check_code, printing
+from becl.envs.external import hand_over
 from becl.errors import Failed, UserError
-from becl.experiments.evaluation import Evaluation, measure
+from becl.experiments.evaluation import Evaluation, choose_seed, choose_snapshot, measure
 from becl.experiments.finetuner import CHECKPOINT_EVERY as FINETUNING_CHECKPOINTS
 from becl.experiments.finetuning import Finetuning, Transfer, load_finetuning, make_finetuning
 from becl.experiments.pretrainer import CHECKPOINT_EVERY as PRETRAINING_CHECKPOINTS
 from becl.experiments.pretraining import Pretraining, load_pretraining, make_pretraining
-from becl.export.find import Policy, find_policy
-from becl.export.policy import Skill, fold
+from becl.experiments.reach import Reached, Towards, check_leads, reach, read_goal, to_goal, towards
+from becl.export.find import find_policy, to_skill
+from becl.export.policy import Skill
 from becl.export.write import export_policy
 from becl.objectives import Objective, name_of
 from becl.options import (
@@ -44,6 +43,7 @@ from becl.options import (
     MazeOptions,
     Precision,
     PretrainOptions,
+    ReachOptions,
     ReportOptions,
     SweepOptions,
     fill,
@@ -51,8 +51,8 @@ from becl.options import (
 from becl.options.fields import parse_time
 from becl.runs.callbacks import Callback, Row
 from becl.runs.folder import kept_snapshots, read_config, trust_folder
-from becl.runs.inside import plain
 from becl.runs.result import is_finished
+from becl.runs.tables import read_rows
 from becl.seeds import to_seeds
 from becl.skills import SkillSpace
 from becl.sweeps.file import read_sweep
@@ -68,6 +68,8 @@ Environment = Any
 """A name as on the command line, an environment of Gymnasium or dm_env, or a function or class that makes one."""
 Which = int | Sequence[float] | None
 """A skill's number, or the numbers of a continuous one; None where there are no skills, or one was learned with."""
+Goal = str | Sequence[int | float] | np.ndarray
+"""The numbers of an observation, or some of them by place or name: `0:2=3.5,2`. NaN stays as it is."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,45 @@ class Run:
     def skill(self, which: Which = None, *, seed: int | None = None, snapshot: int | None = None) -> Skill:
         """The policy of one skill; of the first seed and the last snapshot by default."""
         return to_skill(find_policy(self.folder, to_text(which), seed, snapshot))
+
+    def towards(self, goal: Goal, *, seed: int | None = None, snapshot: int | None = None) -> Towards:
+        """The policy that leads to a goal by turning its skill at every step; for METRA and its family."""
+        check_leads(self.spec)
+        seed = choose_seed(self.folder, self.seeds, seed)
+        turning = towards(self.spec, self.folder, seed, choose_snapshot(self.folder, [seed], snapshot))
+        found = read_goal(goal, self.spec) if isinstance(goal, str) else to_goal(goal, self.spec)
+        return Towards(turning, found, self.env)
+
+    def reach(
+        self,
+        goals: str | Sequence[str],
+        *,
+        within: float | None = None,
+        episodes: int = 10,
+        steps: int | None = None,
+        seeds: Seeds | None = None,
+        snapshot: int | None = None,
+        out: Place | None = None,
+        trust: bool = False,
+        quiet: bool = False,
+    ) -> Reached:
+        """Leads to goals without training and measures how near it comes: `becl reach`, whose options these are."""
+        options = fill(
+            ReachOptions,
+            {
+                "run": self.folder,
+                "goal": [goals] if isinstance(goals, str) else goals,
+                "within": within,
+                "episodes": episodes,
+                "steps": steps,
+                "seeds": None if seeds is None else to_seeds(seeds),
+                "snapshot": snapshot,
+                "out": out,
+                "trust": trust,
+            },
+        )
+        with printing(not quiet):
+            return reach(options)
 
     def export(
         self,
@@ -450,47 +491,3 @@ def sweep(
 def to_text(which: Which) -> str | None:
     """A skill as the command line names it."""
     return None if which is None else str(which) if isinstance(which, int | np.integer) else ",".join(map(str, which))
-
-
-def to_skill(found: Policy) -> Skill:
-    """A policy as a function of the environment's own observations."""
-    env = found.about["env"]
-    to_vector: Callable[[Any], np.ndarray] | None = None
-    to_action: Callable[[np.ndarray], np.ndarray] | None = None
-    if is_external(env):
-        batch = make_external(env, 1, 0)
-        batch.close()
-        to_vector, to_action = batch.layout.one, batch.to_action
-    return Skill(fold(found.actor, found.skill), found.about, to_vector, to_action)
-
-
-@contextlib.contextmanager
-def printing(wanted: bool) -> Iterator[None]:
-    """What commands print is kept from the terminal where it is not wanted."""
-    with contextlib.ExitStack() as stack:
-        if not wanted:
-            stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
-            stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
-        yield
-
-
-def check_code(code: int) -> None:
-    """A command's exit code as Python has it: Ctrl-C raises."""
-    if code == 130:
-        raise KeyboardInterrupt("stopped after a checkpoint; the same call continues")
-
-
-def read_rows(path: Path) -> list[Row]:
-    """Rows of a table with numbers as numbers; none where it is not there yet."""
-    if not path.exists():
-        return []
-    with open(path, opener=plain) as file:
-        return [{name: number(value) for name, value in row.items()} for row in csv.DictReader(file)]
-
-
-def number(text: str) -> Any:
-    """Text as a whole number, a number, or as it is; an empty one is no number."""
-    for kind in (int, float):
-        with contextlib.suppress(ValueError):
-            return kind(text)
-    return float("nan") if text == "" else text

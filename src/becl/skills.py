@@ -1,7 +1,7 @@
 """Skill spaces: what a policy is conditioned on."""
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -78,6 +78,36 @@ class Sphere:
         return normal / jnp.linalg.norm(normal, axis=-1, keepdims=True)
 
     spread = sample
+
+
+@dataclass(frozen=True)
+class Modes:
+    """Uniform in the unit cube in one of two modes (MOSS)."""
+
+    dim: int = 32
+    by: Literal["half", "sign"] = "half"
+    """What tells the modes apart: which half of the numbers is not zero, or their sign."""
+
+    def of_mode(self, key: PRNGKeyArray, mode: Int[Array, " count"]) -> Float[Array, "count dim"]:
+        """Draws of given modes, 0 or 1."""
+        drawn, mode = jax.random.uniform(key, (len(mode), self.dim)), mode[:, None]
+        if self.by == "sign":
+            return jnp.where(mode == 1, -drawn, drawn)
+        return jnp.where((jnp.arange(self.dim) >= self.dim // 2) == (mode == 1), drawn, 0.0)
+
+    def mode(self, skill: Float[Array, "*batch dim"]) -> Int[Array, "*batch"]:
+        """The mode of a skill, 0 or 1."""
+        half = self.dim // 2
+        upper = skill.sum(-1) < 0 if self.by == "sign" else skill[..., half:].sum(-1) > skill[..., :half].sum(-1)
+        return upper.astype(jnp.int32)
+
+    def sample(self, key: PRNGKeyArray, count: int) -> Float[Array, "count dim"]:
+        mode_key, skill_key = jax.random.split(key)
+        return self.of_mode(skill_key, jax.random.randint(mode_key, (count,), 0, 2))
+
+    def spread(self, key: PRNGKeyArray, count: int) -> Float[Array, "count dim"]:
+        order_key, skill_key = jax.random.split(key)
+        return self.of_mode(skill_key, jax.random.permutation(order_key, jnp.arange(count) % 2))
 
 
 def skill_index(skill: Float[Array, "*batch dim"]) -> Int[Array, "*batch"]:

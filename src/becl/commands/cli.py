@@ -20,6 +20,7 @@ HELP = {
     "pretrain": "learn skills without a reward: any environment, method, seeds",
     "finetune": "let pretrained skills learn tasks, and score them",
     "evaluate": "measure what skills do: returns, coverage, distinctness",
+    "reach": "lead to goals without training (METRA and its family)",
     "gallery": "look at all skills side by side in 3D, in a browser or one file",
     "video": "film the skills: an mp4 and a GIF of each, and of all together",
     "filmstrip": "draw an episode as one picture: a row per skill or method",

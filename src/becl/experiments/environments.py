@@ -32,7 +32,9 @@ def parts_of(env: str) -> Mapping[str, slice]:
     return {"x": slice(0, 1), "y": slice(1, 2)} if env in maze.names() else envs.DOMAINS[env.partition("_")[0]].parts
 
 
-def choose_numbers(given: str | Sequence[int], parts: Mapping[str, slice], count: int) -> tuple[int, ...]:
+def choose_numbers(
+    given: str | Sequence[int], parts: Mapping[str, slice], count: int, option: str = "--objective-obs"
+) -> tuple[int, ...]:
     """Numbers of an observation: given as they are, or as `0:2`, `0,3,7` or names of parts, several with commas."""
     chosen: list[int] = []
     for word in given.split(",") if isinstance(given, str) else []:
@@ -50,7 +52,7 @@ def choose_numbers(given: str | Sequence[int], parts: Mapping[str, slice], count
         chosen = list(given)
     if not chosen or min(chosen) < 0 or max(chosen) >= count:
         text = given if isinstance(given, str) else ",".join(map(str, given))
-        raise UserError(f"--objective-obs {text}: an observation has numbers 0 to {count - 1}")
+        raise UserError(f"{option} {text}: an observation has numbers 0 to {count - 1}")
     return tuple(dict.fromkeys(chosen))
 
 

@@ -88,16 +88,22 @@ def resolve(options: EvaluateOptions) -> Request:
     pretraining = load_pretraining(options.run)
     if options.episodes < 1:
         raise UserError(f"--episodes {options.episodes}: at least 1 is needed")
-    seeds = list(pretraining.seeds if options.seeds is None else options.seeds)
-    if other := [seed for seed in seeds if seed not in pretraining.seeds]:
-        raise UserError(f"--seeds: {options.run} has no seed {other[0]}; it has {_listed(pretraining.seeds)}")
-    check_seeds(seeds)
+    seeds = seeds_of(options.run, pretraining.seeds, options.seeds)
     snapshot = choose_snapshot(options.run, seeds, options.snapshot)
     tasks = choose_tasks(pretraining.env, options.task)
     vectors, names = choose_skills(pretraining.method, pretraining.run.objective.skills, options.skills)
     out = options.out or options.run / "evaluation"
     check_place(out)
     return Request(pretraining, options.run, snapshot, seeds, tasks, vectors, names, options.episodes, out)
+
+
+def seeds_of(folder: Path, own: Sequence[int], wanted: Sequence[int] | None) -> list[int]:
+    """The seeds asked for, or all."""
+    seeds = list(own if wanted is None else wanted)
+    if other := [seed for seed in seeds if seed not in own]:
+        raise UserError(f"--seeds: {folder} has no seed {other[0]}; it has {_listed(own)}")
+    check_seeds(seeds)
+    return seeds
 
 
 def choose_seed(folder: Path, seeds: Sequence[int], wanted: int | None) -> int:

@@ -44,13 +44,14 @@ from becl.learning.choice import BestFirst, Held, Prior, Regress, SkillChoice
 from becl.learning.controller import Controller
 from becl.learning.offpolicy import OffPolicy
 from becl.learning.replay import Replay
+from becl.learning.selector import Selector
 from becl.objectives import METHODS, find_method
 from becl.objectives.extrinsic import Extrinsic
 from becl.objectives.registry import FINETUNE_SKILLS
 from becl.options import FinetuneOptions
 from becl.plugins import without_plugins
 from becl.runs.folder import kept_snapshots, read_config
-from becl.skills import Cube, NoSkill, OneHot
+from becl.skills import Cube, Modes, NoSkill, OneHot
 from becl.specs import added, from_dict, to_dict
 
 Transfer = Literal["trunk", "critic", "critic-released", "none"]
@@ -238,7 +239,7 @@ def load_finetuning(out: Path) -> Finetuning:
     config = without_plugins(read_config(out), METHODS)
     if config.pop("command", None) != "finetune":
         raise UserError(f"{out} holds no finetuning run")
-    rules = (Finetuning, Held, BestFirst, Regress, Controller, Extrinsic)
+    rules = (Finetuning, Held, BestFirst, Regress, Selector, Controller, Extrinsic)
     classes = spec_classes() | {kind.__name__: kind for kind in rules}
     finetuning = None
     with contextlib.suppress(TypeError):  # Something that has no default is missing.
@@ -306,16 +307,18 @@ def resolve_choice(text: str, method: str, pretraining: Pretraining | None) -> t
     if isinstance(space, NoSkill) != (name == "none"):
         has = "no skills" if name != "none" else "skills"
         raise UserError(f"--skill {text}: {method} has {has}")
-    if name in ("fixed", "each", "meta") and not isinstance(space, OneHot):
+    if name in ("fixed", "each", "meta", "selector") and not isinstance(space, OneHot):
         raise UserError(f"--skill {text}: {method} has continuous skills, without numbers; random and best-first go")
-    if name == "constant" and not isinstance(space, Cube):
-        raise UserError(f"--skill {text}: for skills in a cube (cic); {method} has {type(space).__name__}({space.dim})")
+    if name == "constant" and not isinstance(space, Cube | Modes):
+        raise UserError(
+            f"--skill {text}: for skills in a cube (cic, moss); {method} has {type(space).__name__}({space.dim})"
+        )
     if name == "fixed" and not (number.isdecimal() and int(number) < space.dim):
         raise UserError(f"--skill {text}: {method} has skills 0 to {space.dim - 1}")
     if name == "regress" and (pretraining is None or find_method(method).finetune_skill != "regress"):
         raise UserError(f"--skill {text}: {method} has no features to regress on; aps has")
-    if name == "best-first":
-        return BestFirst(), 1
+    if name in ("best-first", "selector"):
+        return (BestFirst() if name == "best-first" else Selector()), 1
     if name == "regress":
         assert pretraining is not None
         return Regress(network=pretraining.run.objective.network), pretraining.run.skill_interval  # type: ignore[attr-defined]

@@ -12,6 +12,7 @@ from jaxtyping import Float
 
 from becl.experiments.finetuning import Finetuning
 from becl.experiments.lanes import begin_again
+from becl.learning.choice import ChoosesByState
 from becl.learning.offpolicy import RunState
 from becl.learning.protocols import Restorable
 from becl.learning.training import Diverged, environment_errors
@@ -33,7 +34,8 @@ class Judge:
         self._stopping = threading.Event()
         self._waiting: list[tuple[int, Any, Future]] = []
         skills, choice = finetuning.run.objective.skills, finetuning.run.choice
-        self._act = jax.jit(jax.vmap(finetuning.run.learner.best))
+        self._by_state = isinstance(choice, ChoosesByState)
+        self._act = jax.jit(jax.vmap(finetuning.run.judged))
         self._choose = jax.jit(
             jax.vmap(lambda rule, key, step: choice.best(rule, jax.random.fold_in(key, step), skills), (0, 0, None))
         )
@@ -42,8 +44,9 @@ class Judge:
         """Has the policies of all lanes evaluated as they are now."""
         skills = np.asarray(self._choose(state.skill, self._keys, np.int32(step)))
         # A copy: the loop reuses the memory.
-        actors = jax.tree.map(lambda leaf: np.array(leaf), state.learner.actor)
-        self._waiting.append((step, skills, self._thread.submit(self._evaluate, step, actors, skills)))
+        policies = state.learner.actor, state.skill if self._by_state else ()
+        policies = jax.tree.map(lambda leaf: np.array(leaf), policies)
+        self._waiting.append((step, skills, self._thread.submit(self._evaluate, step, policies, skills)))
 
     @property
     def idle(self) -> bool:
@@ -68,7 +71,7 @@ class Judge:
         self._environments.set_state(state["envs"])
 
     def _evaluate(
-        self, step: int, actors: Any, skills: Float[np.ndarray, "lanes skill"]
+        self, step: int, policies: Any, skills: Float[np.ndarray, "lanes skill"]
     ) -> Float[np.ndarray, "lanes episodes"]:
         lanes, episodes = len(skills), self._environments.num_envs // len(skills)
         given = np.broadcast_to(skills[:, None], (lanes, episodes, skills.shape[-1]))
@@ -76,11 +79,11 @@ class Judge:
             self._obs = self._environments.reset()
         total = np.zeros(lanes * episodes)
         over, together = np.zeros(lanes * episodes, bool), True
-        actors, given = jax.device_put((actors, given), self._device)
+        (actors, rules), given = jax.device_put((policies, given), self._device)
         for _ in range(self._environments.spec.episode_length):
             if self._stopping.is_set():
                 break
-            action = np.asarray(self._act(actors, self._obs.reshape(lanes, episodes, -1), given))
+            action = np.asarray(self._act(actors, rules, self._obs.reshape(lanes, episodes, -1), given))
             if not np.isfinite(action).all():
                 raise Diverged(step // self._unit, np.flatnonzero(~np.isfinite(action).all((1, 2))))
             with environment_errors(step):

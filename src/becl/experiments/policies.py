@@ -10,6 +10,7 @@ from becl.errors import UserError
 from becl.experiments.finetuning import Finetuning, lane_keys, load_finetuning
 from becl.experiments.lanes import Lane
 from becl.experiments.snapshots import learner_shapes
+from becl.learning.choice import ChoosesByState
 from becl.learning.ddpg import Actor
 from becl.learning.offpolicy import RunState
 from becl.nn.adam import without_optimizers
@@ -23,7 +24,8 @@ def save_policies(finetuning: Finetuning, out: Path, state: RunState) -> None:
     keys = lane_keys(finetuning)
     skills, choice = finetuning.run.objective.skills, finetuning.run.choice
     chosen = jax.vmap(lambda rule, key: choice.best(rule, key, skills))(state.skill, keys)
-    together = jax.device_get({"learner": without_optimizers(state.learner), "skill": chosen})
+    rule = {"rule": without_optimizers(state.skill)} if isinstance(choice, ChoosesByState) else {}
+    together = jax.device_get({"learner": without_optimizers(state.learner), "skill": chosen} | rule)
     for index, lane in enumerate(finetuning.lanes):
         path = policy_path(out, lane)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,6 +44,11 @@ def load_policies(out: Path, snapshot: int | None = None) -> Finetuning:
     finetuning = load_finetuning(out)
     if finetuning.skill == "meta":
         raise UserError(f"{out} holds controllers that pick skills; take the skills of {finetuning.source}")
+    if isinstance(finetuning.run.choice, ChoosesByState):
+        raise UserError(
+            f"{out} holds policies whose skill is chosen at every step (--skill {finetuning.skill}), which "
+            "are no single policy"
+        )
     if snapshot is not None:
         raise UserError(f"--snapshot {snapshot}: a finetuned run keeps its last policy only; leave it out")
     return finetuning

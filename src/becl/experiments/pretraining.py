@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from becl.errors import UserError, unknown
 from becl.experiments.environments import choose_numbers, parts_of, spec_of
 from becl.experiments.settings import Setting, change, check_least, check_positive, check_seeds, settings_of
-from becl.learning.choice import Prior
+from becl.learning.choice import Halves, Prior
 from becl.learning.ddpg import DDPG
 from becl.learning.offpolicy import OffPolicy
 from becl.learning.replay import Replay
@@ -35,7 +35,7 @@ from becl.objectives.total import common_skills, named_parts, option_names
 from becl.options import PretrainOptions
 from becl.plugins import without_plugins
 from becl.runs.folder import read_pretraining
-from becl.skills import Cube, NoSkill, OneHot, Sphere
+from becl.skills import Cube, Modes, NoSkill, OneHot, Sphere
 from becl.specs import check_numbers, from_dict, override, to_dict
 
 SNAPSHOTS = (100_000, 500_000, 1_000_000, 2_000_000)
@@ -48,8 +48,10 @@ FLAGS = {
     "precision": "--precision",
 }
 """What has a flag of its own, and is no setting."""
-POSITIVE = ("temperature", "feature_dim", "neighbours")
+POSITIVE = ("temperature", "feature_dim", "neighbours", "draws", "samples")
 """Options of objectives that must be above 0, where they have them."""
+CHOICES = ("batch", "steps_per_update", "decay", "clip", "width")
+"""And of rules that choose skills."""
 
 
 @dataclass(frozen=True)
@@ -99,18 +101,22 @@ def published_run(options: PretrainOptions, given: Objective | None = None) -> O
     """A method as it was published, in an environment."""
     method = find_method(options.method)
     spec, objective = spec_of(options.env), of_method(options, method) if given is None else given
-    if isinstance(given, Sum):
+    if isinstance(given, Sum) and "+" in options.method:
         fits: Any = given.fits or getattr(method.objective, "fits", None)
         objective = dataclasses.replace(given, names=options.method.split("+"), fits=fits)
     if options.skills is not None:
         space = with_dim(options.method, objective.skills, options.skills)
         objective = dataclasses.replace(objective, skills=space)  # type: ignore[type-var]
+    choice, interval = Prior(), method.skill_interval
+    if isinstance(objective.skills, Modes):  # They change in the middle of an episode.
+        choice, interval = Halves(), min(interval or spec.episode_length, max(1, spec.episode_length // 2))
     return OffPolicy(
         spec,
         objective,
         replay=Replay(released_skill=method.released_skill, balanced=method.balanced_batches),
         fits_per_update=method.fits_per_update,
-        skill_interval=method.skill_interval,
+        skill_interval=interval,
+        choice=choice,
     )
 
 
@@ -204,6 +210,8 @@ def check_run(run: OffPolicy) -> None:
         )
     if run.reward_normalise != "none" and run.batch < 2:
         raise UserError(f"reward_normalise {run.reward_normalise}: a batch of {run.batch} has no deviation; at least 2")
+    if getattr(run.objective, "targets", ()) and getattr(learner, "critic_dim", 1) > 1:
+        raise UserError("targets: for critics of values; these are of successor features, which have a target each")
     if run.replay.balanced and not isinstance(run.objective.skills, OneHot):
         raise UserError("replay.balanced: for discrete skills, which can be counted")
     for prefix, part in named_parts(run.objective):
@@ -225,6 +233,7 @@ def positive_options(run: OffPolicy) -> dict[str, int | float]:
         "learner.optimizer.learning_rate": learner.optimizer.learning_rate,
         "reward_scale": run.reward_scale,
     }
+    positive |= {f"choice.{name}": getattr(run.choice, name) for name in CHOICES if hasattr(run.choice, name)}
     for prefix, part in named_parts(run.objective):
         positive |= {prefix + name: getattr(part, name) for name in POSITIVE if hasattr(part, name)}
         for field in dataclasses.fields(part):
@@ -252,7 +261,8 @@ def load_pretraining(out: Path) -> Pretraining:
 
 def spec_classes() -> dict[str, type]:
     """Every kind of spec that a run may hold, by name."""
-    parts = (Pretraining, OffPolicy, Prior, DDPG, Replay, Network, Adam, NoSkill, OneHot, Cube, Sphere, Sum)
+    spaces = (NoSkill, OneHot, Cube, Sphere, Modes)
+    parts = (Pretraining, OffPolicy, Prior, Halves, DDPG, Replay, Network, Adam, Sum, *spaces)
     others = (kind for method in METHODS.values() for kind in kinds_of(method.objective))
     return {kind.__name__: kind for kind in (*parts, *others)}
 

@@ -27,7 +27,7 @@ def score_rows(
     finetuning: Finetuning, step: int, skills: np.ndarray, returns: Float[np.ndarray, "lanes episodes"]
 ) -> list[dict[str, Any]]:
     """What an evaluation found, a row a lane; `stderr` is the error of the evaluation itself."""
-    named = isinstance(finetuning.run.objective.skills, OneHot) and finetuning.skill != "resampled"
+    named = isinstance(finetuning.run.objective.skills, OneHot) and finetuning.skill not in ("resampled", "selector")
     return [
         {
             "task": lane.task,

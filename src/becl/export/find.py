@@ -1,6 +1,6 @@
 """The policy that an export is asked for: which run, seed and snapshot, which task, which skill."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,13 +8,14 @@ import jax
 import numpy as np
 
 from becl.envs import maze
-from becl.envs.external import is_external
+from becl.envs.external import is_external, make_external
 from becl.errors import UserError, unknown
 from becl.experiments.evaluation import choose_seed, choose_snapshot
 from becl.experiments.lanes import Lane
 from becl.experiments.policies import load_policies, load_policy, policy_path
 from becl.experiments.pretraining import load_pretraining
 from becl.experiments.snapshots import learner_shapes, snapshot_path
+from becl.export.policy import Skill, fold
 from becl.invocation import own_version
 from becl.learning.ddpg import Actor
 from becl.learning.offpolicy import OffPolicy
@@ -22,7 +23,7 @@ from becl.measure.skills import DRAWS, skills_of
 from becl.nn.adam import without_optimizers
 from becl.runs.arrays import load_arrays, named_arrays
 from becl.runs.folder import read_config
-from becl.skills import Cube, NoSkill, OneHot, SkillSpace
+from becl.skills import Cube, Modes, NoSkill, OneHot, SkillSpace
 
 FORWARD = (
     "x = tanh(norm(obs @ trunk.weight + trunk.bias) * norm.gain + norm.shift); "
@@ -130,7 +131,11 @@ def choose_skill(method: str, space: SkillSpace, text: str | None) -> tuple[np.n
 
 def parse_vector(method: str, space: SkillSpace, text: str | None) -> np.ndarray:
     """A continuous skill from its numbers; directions are brought to length 1."""
-    where = "in [0, 1]" if isinstance(space, Cube) else "that are a direction"
+    ranges = {Cube: (0, 1), Modes: (-1, 1)}
+    where = "that are a direction"
+    if type(space) in ranges:
+        least, most = ranges[type(space)]
+        where = f"in [{least}, {most}]"
     needed = f"{method} needs {space.dim} numbers {where}, separated by commas, or 0 to {DRAWS - 1} for a draw"
     given = "" if text is None else f" {text if len(text) < 40 else text[:36] + '…'}"
     try:
@@ -139,8 +144,9 @@ def parse_vector(method: str, space: SkillSpace, text: str | None) -> np.ndarray
         raise UserError(f"--skill{given}: {needed}") from None
     if len(vector) != space.dim or not np.isfinite(vector).all():
         raise UserError(f"--skill{given}: {needed}")
-    if isinstance(space, Cube):
-        if vector.min() < 0 or vector.max() > 1:
+    if type(space) in ranges:
+        least, most = ranges[type(space)]
+        if vector.min() < least or vector.max() > most:
             raise UserError(f"--skill{given}: {needed}")
         return vector.astype(np.float32)
     length = np.linalg.norm(vector)
@@ -176,3 +182,15 @@ def describe(
         "action_range": f"[-1, 1], the mean action without noise; -1 and 1 are {ends}",
         "forward": (WHITENED if learner.normalize else "") + FORWARD,
     }
+
+
+def to_skill(found: Policy) -> Skill:
+    """A policy as a function of the environment's own observations."""
+    env = found.about["env"]
+    to_vector: Callable[[Any], np.ndarray] | None = None
+    to_action: Callable[[np.ndarray], np.ndarray] | None = None
+    if is_external(env):
+        batch = make_external(env, 1, 0)
+        batch.close()
+        to_vector, to_action = batch.layout.one, batch.to_action
+    return Skill(fold(found.actor, found.skill), found.about, to_vector, to_action)

@@ -15,7 +15,7 @@ from becl.envs.spec import EnvSpec
 from becl.learning.replay import Experience, Replay, ReplayState
 from becl.nn.networks import MLP, Network
 from becl.objectives.aps import regress_skill
-from becl.skills import Cube, OneHot, SkillSpace
+from becl.skills import Cube, Modes, OneHot, SkillSpace
 
 
 @runtime_checkable
@@ -39,6 +39,17 @@ class SkillChoice(Protocol):
     def best(self, state: Any, key: PRNGKeyArray, skills: SkillSpace) -> Float[Array, " skill"]:
         """The skill to be judged by; a draw where the rule has no opinion."""
         ...
+
+
+@runtime_checkable
+class ChoosesByState(Protocol):
+    """What a rule may add that looks at the state before it chooses: `draw` and `best` are then not asked."""
+
+    def draw_by_state(
+        self, state: Any, key: PRNGKeyArray, obs: Float[Array, "envs obs"], number: Int[Array, ""]
+    ) -> Float[Array, "envs skill"]: ...
+
+    def best_by_state(self, state: Any, obs: Float[Array, "envs obs"]) -> Float[Array, "envs skill"]: ...
 
 
 class Unmoved:
@@ -68,6 +79,26 @@ class Prior(Unmoved):
         return skills.sample(key, envs)
 
     def best(self, state: tuple[()], key: PRNGKeyArray, skills: SkillSpace) -> Float[Array, " skill"]:
+        del state
+        return skills.sample(key, 1)[0]
+
+
+@dataclass(frozen=True)
+class Halves(Unmoved):
+    """Drawn anew each time, of one mode in the first half of an episode and of the other in the second (MOSS). The
+    state is how many steps half an episode has; episodes of all environments begin together."""
+
+    def init(self, key: PRNGKeyArray, env: EnvSpec, skills: SkillSpace) -> Int[Array, ""]:
+        del key, skills
+        return jnp.array(max(1, env.episode_length // 2))
+
+    def draw(
+        self, state: Int[Array, ""], key: PRNGKeyArray, skills: SkillSpace, envs: int, number: Int[Array, ""]
+    ) -> Float[Array, "envs skill"]:
+        assert isinstance(skills, Modes)
+        return skills.of_mode(key, jnp.broadcast_to(number // state % 2, (envs,)))
+
+    def best(self, state: Int[Array, ""], key: PRNGKeyArray, skills: SkillSpace) -> Float[Array, " skill"]:
         del state
         return skills.sample(key, 1)[0]
 

@@ -6,6 +6,8 @@ With trunk features shared by both critics, clipped noise on target and policy a
     critic loss = mean (Q₁(s, a) − y)² + mean (Q₂(s, a) − y)²
     actor loss  = − mean min(Q₁, Q₂)(s, π(s) + clipped noise)
     Q̄ ← 0.01 · Q + 0.99 · Q̄
+
+Where an objective has two rewards, each has its y and its critic loss, whose gradients are reconciled (AMPED).
 """
 
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from becl.envs.spec import EnvSpec
 from becl.learning.diagnostics import dormant_share, effective_rank, gradient_size, saturation
+from becl.learning.reconcile import reconciled
 from becl.learning.replay import Transitions
 from becl.nn.adam import Adam, AdamState
 from becl.nn.networks import (
@@ -125,6 +128,8 @@ class DDPG:
     action_gain: float = added(1.0)
     """Of the actor's last layer in the beginning. URLB's 1 gives actions of moderate size; larger ones are nearer the
     ends of their range, which is what pretraining with a small reward leads to (docs/transfer.md)."""
+    gives_way: float = added(0.8)
+    """Where an objective has two rewards: how often the first one's gradient gives way when both disagree (AMPED)."""
 
     def init(self, key: PRNGKeyArray, env: EnvSpec, skills: SkillSpace) -> DDPGState:
         actor_key, critic_key = jax.random.split(key)
@@ -188,13 +193,9 @@ class DDPG:
         here = state.actor.whitened(jnp.concatenate([batch.obs, batch.skill], -1))
         there = state.actor.whitened(jnp.concatenate([batch.next_obs, batch.skill], -1))
 
-        def critic_loss(critic: Critic):
-            q = values(critic, here, batch.action, batch.skill)
-            return jnp.square(q - goal).mean(1).sum(), q[0].mean()
-
         next_value = values(old_target, there, self._noisy(old_actor.mean(there), target_key), batch.skill).min(0)
-        goal = batch.reward + batch.discount * next_value
-        (loss, q), grads = jax.value_and_grad(critic_loss, has_aux=True)(old_critic)
+        goal = (batch.reward.T + batch.discount * next_value).T
+        grads, measured = self.critic_gradient(old_critic, here, batch, goal, key)
         critic, critic_opt = self.optimizer.update(state.critic, grads, state.critic_opt)
         new_critic = rounded(critic)
 
@@ -205,8 +206,32 @@ class DDPG:
         actor, actor_opt = self.optimizer.update(state.actor, grads, state.actor_opt)
         target = follow(state.target, critic, self.target_rate)
         after = DDPGState(actor.observe(batch.obs), critic, target, actor_opt, critic_opt)
-        metrics = {"critic_loss": loss, "actor_loss": policy_loss, "q": q, "goal": goal.mean()}
+        metrics = measured | {"actor_loss": policy_loss, "goal": goal.mean()}
         return after if state.rounded is None else self.begin(after), metrics
+
+    def critic_gradient(
+        self,
+        critic: Critic,
+        here: Float[Array, "batch s"],
+        batch: Transitions,
+        goal: Float[Array, "batch *targets"],
+        key: PRNGKeyArray,
+    ) -> tuple[Critic, Metrics]:
+        """The gradient of the critic's loss; of two targets, both reconciled."""
+
+        def critic_loss(critic: Critic):
+            q = values(critic, here, batch.action, batch.skill)
+            return jnp.square(q - goal).mean(1).sum(), q[0].mean()
+
+        if goal.ndim == 1:
+            (loss, q), grads = jax.value_and_grad(critic_loss, has_aux=True)(critic)
+            return grads, {"critic_loss": loss, "q": q}
+        q, backward = jax.vjp(lambda critic: values(critic, here, batch.action, batch.skill), critic)
+        errors = [q - one for one in goal.T]
+        (first,), (second,) = (backward(2 * error / len(here)) for error in errors)
+        grads, conflict = reconciled(first, second, jax.random.fold_in(key, 2), self.gives_way)
+        loss = jnp.square(jnp.stack(errors)).mean(-1).sum()
+        return grads, {"critic_loss": loss, "q": q[0].mean(), "conflict": conflict}
 
     def diagnose(self, state: DDPGState, batch: Transitions) -> Metrics:
         """Whether the networks can still learn, seen on a batch of states: see `becl.learning.diagnostics`."""

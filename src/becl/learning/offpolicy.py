@@ -14,13 +14,13 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from becl.envs.spec import EnvSpec
 from becl.errors import UserError
-from becl.learning.choice import Prior, SkillChoice
+from becl.learning.choice import ChoosesByState, Prior, SkillChoice
 from becl.learning.ddpg import DDPG
 from becl.learning.protocols import Learner
 from becl.learning.replay import Experience, Replay, ReplayState, Transitions
 from becl.nn.precision import Precision
 from becl.objectives.particles import init_scale, update_scale
-from becl.objectives.protocol import Batch, Metrics, Objective, fit_in_turn
+from becl.objectives.protocol import Batch, Metrics, Objective, fit_in_turn, priced
 from becl.specs import added
 
 Data = Array | np.ndarray
@@ -160,11 +160,27 @@ class OffPolicy:
         """Skills and actions of the `number`-th step of all environments; `began` marks new episodes."""
         skill_key, action_key = jax.random.split(jax.random.fold_in(key, 2 * number))
         drawn = began if self.skill_interval is None else began | (before.since + 1 >= self.skill_interval)
-        fresh = self.choice.draw(rule, skill_key, self.objective.skills, self.envs, number)
+        fresh = self.draw(rule, skill_key, obs, number)
         skill = jnp.where(drawn[:, None], fresh, before.skill)
         since = jnp.where(drawn, 0, before.since + 1)
         random = (number * self.envs < self.random_steps) & (self.warmup == "random")
         return Activity(skill, since, self.learner.act(actor, obs, skill, action_key, random))
+
+    def draw(
+        self, rule: Any, key: PRNGKeyArray, obs: Float[Array, "envs obs"], number: Int[Array, ""]
+    ) -> Float[Array, "envs skill"]:
+        """For each environment the skill that begins with the `number`-th step, should one begin."""
+        if isinstance(self.choice, ChoosesByState):
+            return self.choice.draw_by_state(rule, key, obs, number)
+        return self.choice.draw(rule, key, self.objective.skills, self.envs, number)
+
+    def judged(
+        self, actor: Any, rule: Any, obs: Float[Array, "envs obs"], skill: Float[Array, "envs skill"]
+    ) -> Float[Array, "envs action"]:
+        """Actions to be judged by, of a skill or of those that a rule chooses by the state."""
+        if isinstance(self.choice, ChoosesByState):
+            skill = self.choice.best_by_state(rule, obs)
+        return self.learner.best(actor, obs, skill)
 
     def store(self, replay: ReplayState, rule: Any, choice: Activity, outcome: Outcome) -> tuple[ReplayState, Any]:
         """Keeps a step of all environments, and shows it to the rule that chooses skills."""
@@ -221,15 +237,15 @@ class OffPolicy:
             last = jax.tree.map(lambda x, number=number: x[number], batches)
             left = self.fits_per_update - number
             objective, fitted = fit_in_turn(self.objective, objective, self.to_batch(learner, last), fit_key, left)
-        objective, reward = self.objective.reward(objective, self.to_batch(learner, last), reward_key)
+        objective, reward = priced(self.objective, objective, self.to_batch(learner, last), reward_key)
         metrics = {f"objective_{name}": value for name, value in fitted.items()}
-        metrics |= {"reward": reward.mean(), "extrinsic": last.reward.mean()}
+        metrics |= {"reward": mean_of(reward), "extrinsic": last.reward.mean()}
         scale, resized = self.resize(scale, reward)
         if self.reward_scale != 1 or self.reward_normalise != "none":
-            metrics["learner_reward"] = resized.mean()
+            metrics["learner_reward"] = mean_of(resized)
         return Pricing(objective, scale), last._replace(reward=resized), metrics
 
-    def resize(self, scale: Any, reward: Float[Array, " batch"]) -> tuple[Any, Float[Array, " batch"]]:
+    def resize(self, scale: Any, reward: Float[Array, "batch *targets"]) -> tuple[Any, Float[Array, "batch *targets"]]:
         """Rewards of the size that the learner should see, and the statistics with these rewards in them."""
         if self.reward_normalise == "std":
             scale = update_scale(scale, reward)
@@ -242,13 +258,16 @@ class OffPolicy:
         batch = self.replay.sample(state.replay, key, self.batch)
         return self.learner.diagnose(state.learner, batch)
 
+    def seen_of(self, obs: Float[Array, "*batch all"]) -> Float[Array, "*batch seen"]:
+        """The numbers of an observation that the objective sees."""
+        return obs[..., np.array(self.objective_obs)] if self.objective_obs else obs
+
     def to_batch(self, learner: Any, transitions: Transitions) -> Batch:
         """Transitions as the objective sees them."""
         interval = self.skill_interval or self.env.episode_length
 
         def seen(obs: Float[Array, "batch all"]) -> Float[Array, "batch seen"]:
-            obs = self.learner.view(learner, obs)
-            return obs[:, np.array(self.objective_obs)] if self.objective_obs else obs
+            return self.seen_of(self.learner.view(learner, obs))
 
         return Batch(
             obs=seen(transitions.obs),
@@ -259,6 +278,11 @@ class OffPolicy:
             progress=jnp.minimum(transitions.since / interval, 1.0),
             reward=transitions.reward,
         )
+
+
+def mean_of(reward: Float[Array, "batch *targets"]) -> Float[Array, ""]:
+    """Of a batch; of several targets together."""
+    return reward.sum() / len(reward) if reward.ndim > 1 else reward.mean()
 
 
 def strongly_typed(x: Array) -> Array:

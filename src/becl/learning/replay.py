@@ -45,8 +45,8 @@ class Transitions(NamedTuple):
 
     obs: Float[Array, "batch obs"]
     action: Float[Array, "batch action"]
-    reward: Float[Array, " batch"]
-    """Discounted sum over the steps."""
+    reward: Float[Array, "batch *targets"]
+    """Discounted sum over the steps; or what an objective makes of them, of each target where there are several."""
     discount: Float[Array, " batch"]
     """Of what follows `next_obs`; 0 after an end for good."""
     next_obs: Float[Array, "batch obs"]

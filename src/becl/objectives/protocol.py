@@ -69,6 +69,40 @@ class TakesTurns(Protocol):
         ...
 
 
+@runtime_checkable
+class LeadsToGoals(Protocol):
+    """What an objective may add in whose features distances count steps (METRA): the skill that leads to a goal."""
+
+    def skill_towards(
+        self, state: Any, obs: Float[Array, "*batch obs"], goal: Float[Array, "*batch obs"]
+    ) -> Float[Array, "*batch skill"]:
+        """To act with until the next step."""
+        ...
+
+
+@runtime_checkable
+class SeveralTargets(Protocol):
+    """What an objective may add whose rewards are to be learned from apart (AMPED)."""
+
+    @property
+    def targets(self) -> tuple[int, ...]:
+        """Empty where there is one reward after all."""
+        ...
+
+    def reward_by_target(
+        self, state: Any, batch: Batch, key: PRNGKeyArray
+    ) -> tuple[Any, Float[Array, "batch targets"]]: ...
+
+
+def priced(
+    objective: Objective, state: Any, batch: Batch, key: PRNGKeyArray
+) -> tuple[Any, Float[Array, "batch *targets"]]:
+    """The reward of a batch; one for each target of the critic where there are several."""
+    if isinstance(objective, SeveralTargets) and objective.targets:
+        return objective.reward_by_target(state, batch, key)
+    return objective.reward(state, batch, key)
+
+
 def fit_in_turn(objective: Any, state: Any, batch: Batch, key: PRNGKeyArray, left: int) -> tuple[Any, Metrics]:
     """One step of training an objective, with so many batches left before the update."""
     if isinstance(objective, TakesTurns):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
 from becl.errors import UserError, unknown
+from becl.objectives.amped import AnInfoNCE, amped
 from becl.objectives.aps import APS
 from becl.objectives.apt import APT
 from becl.objectives.becl import BeCL
@@ -24,15 +25,18 @@ from becl.objectives.cic import CIC
 from becl.objectives.dads import DADS
 from becl.objectives.diayn import DIAYN
 from becl.objectives.disagreement import Disagreement
+from becl.objectives.exdm import ExDM
 from becl.objectives.extrinsic import Extrinsic
 from becl.objectives.icm import ICM
+from becl.objectives.moss import MOSS
 from becl.objectives.proto import ProtoRL
 from becl.objectives.protocol import Objective, chance_reward
 from becl.objectives.rnd import RND
 from becl.objectives.smm import SMM
+from becl.objectives.temporal import CSD, CSF, LSD, METRA
 from becl.objectives.total import Sum
 from becl.plugins import ORIGINS, WORD, Origin
-from becl.skills import NoSkill, SkillSpace
+from becl.skills import Modes, NoSkill, OneHot, SkillSpace
 from becl.specs import from_dict, is_specs, to_dict
 
 FINETUNE_SKILLS = {
@@ -44,6 +48,7 @@ FINETUNE_SKILLS = {
     "best-first": "the best of a sweep in the first 4,000 steps (paper of CIC)",
     "constant": "all numbers 0.5 (released CIC)",
     "regress": "regressed from rewards (APS)",
+    "selector": "chosen at every step by networks trained beside the policy (AMPED)",
     "meta": "picked every 50 steps by a controller; the skills stay as they are",
 }
 """Ways to choose the skill that learns a task."""
@@ -86,6 +91,11 @@ class Method:
     """What a task inherits, as published: see `becl.experiments.finetuning.TRANSFERS`."""
     maze: MazeStudy | None = None
     """None: not part of the maze study, which is about discrete skills."""
+
+
+def directed(objective: Objective, summary: str, maze: MazeStudy | None = None) -> Method:
+    """A method of temporal distances: one direction an episode, as published."""
+    return Method(objective, "competence", summary, skill_interval=None, finetune_skill="random", maze=maze)
 
 
 METHODS: dict[str, Method] = {
@@ -172,6 +182,31 @@ METHODS: dict[str, Method] = {
         maze=MazeStudy(as_released=True),
         finetune_skill="constant",
     ),
+    "moss": Method(
+        MOSS(), "data", "spread in one half of an episode, the opposite in the other", finetune_skill="constant"
+    ),
+    "moss-sign": Method(MOSS(Modes(64, "sign")), "data", "MOSS with modes that are signs", finetune_skill="constant"),
+    "exdm": Method(ExDM(), "knowledge", "states that a diffusion model cannot restore from noise"),
+    "amped": Method(
+        amped(reconciled=True),
+        "competence",
+        "contrast, with the spread of cic and the novelty of rnd; the critic reconciles both",
+        finetune_skill="selector",
+    ),
+    "amped-sum": Method(amped(reconciled=False), "competence", "AMPED's rewards as one sum", finetune_skill="selector"),
+    "amped-contrast": Method(
+        AnInfoNCE(), "competence", "AMPED's contrast alone, by a learned distance", finetune_skill="selector"
+    ),
+    "metra": directed(
+        METRA(), "the way covered in the skill's direction, where a step has length 1", MazeStudy(entropy_weight=0.1)
+    ),
+    "metra-discrete": directed(METRA(OneHot(16)), "METRA with as many directions as skills"),
+    "lsd": directed(LSD(), "the way covered in features that are as smooth as the observation"),
+    "lsd-discrete": directed(LSD(OneHot(16)), "LSD with as many directions as skills"),
+    "csd": directed(CSD(), "the way covered where a step is as long as it is surprising"),
+    "csd-discrete": directed(CSD(OneHot(16)), "CSD with as many directions as skills"),
+    "csf": directed(CSF(), "the way covered in features whose steps tell the skill from others"),
+    "csf-discrete": directed(CSF(OneHot(16)), "CSF with as many directions as skills"),
     "dads": Method(
         DADS(),
         "competence",
@@ -222,9 +257,9 @@ def sum_of(names: Sequence[str]) -> Method:
 
 def name_of(objective: Objective) -> str:
     """The name of the method that an objective is, whatever its options; a sum's is made of those of its parts."""
-    if isinstance(objective, Sum):
-        return "+".join(map(name_of, objective.parts))
     same = [name for name, method in METHODS.items() if method.objective == objective]
+    if isinstance(objective, Sum) and not same:
+        return "+".join(map(name_of, objective.parts))
     alike = [name for name, method in METHODS.items() if type(method.objective) is type(objective)]
     if not same + alike:
         raise UserError(f"{type(objective).__name__} is not registered: becl.register(NAME, becl.Method(...)) does")
@@ -270,8 +305,10 @@ RESERVED = {
     "Cube": "becl.skills",
     "DDPG": "becl.learning.ddpg",
     "Finetuning": "becl.experiments.finetuning",
+    "Halves": "becl.learning.choice",
     "Held": "becl.learning.choice",
     "Maze": "becl.envs.maze",
+    "Modes": "becl.skills",
     "Network": "becl.nn.networks",
     "NoSkill": "becl.skills",
     "OffPolicy": "becl.learning.offpolicy",
@@ -282,6 +319,7 @@ RESERVED = {
     "Prior": "becl.learning.choice",
     "Regress": "becl.learning.choice",
     "Replay": "becl.learning.replay",
+    "Selector": "becl.learning.selector",
     "Sphere": "becl.skills",
     "Sum": "becl.objectives.total",
 }

@@ -7,6 +7,9 @@ Rewards what all parts reward, weighted: with rewards r_k and weights w_k,
 The skills are those of the parts that have any; all of these have the same. A part that needs fewer fits per update
 than the others sees the last batches of an update. The first part starts as it would alone: a sum whose other weights
 are 0 is that method, bit for bit, while the others only watch.
+
+With `targets`, the rewards of parts with the same number are added up, and the critic learns from each sum apart: where
+their gradients disagree, one gives way (`becl.learning.reconcile`, AMPED).
 """
 
 import dataclasses
@@ -23,9 +26,11 @@ from becl.envs.spec import EnvSpec
 from becl.errors import UserError, unknown
 from becl.objectives.protocol import Batch, Metrics, chance_reward, fit_in_turn
 from becl.skills import NoSkill, SkillSpace
-from becl.specs import is_of, override
+from becl.specs import added, is_of, override
 
 OTHERS = 1_000_003  # Apart from the numbers that methods split and fold keys with.
+OWN = ("weights", "fits", "targets")
+"""The options of a sum itself that can be set."""
 
 
 class SumState(NamedTuple):
@@ -48,6 +53,8 @@ class Sum:
     """Batches that each part is fitted to before an update, the last of those that it has; empty: all of them."""
     names: tuple[str, ...] = ()
     """What the parts are called in settings, metrics and reports."""
+    targets: tuple[int, ...] = added(())
+    """Which target of the critic each part's reward belongs to, 0 or 1; empty: one target for all."""
 
     def __init__(
         self,
@@ -57,16 +64,17 @@ class Sum:
         weights: Sequence[int | float] | None = None,
         fits: Sequence[int] | None = None,
         names: Sequence[str] | None = None,
+        targets: Sequence[int] = (),
     ):
         parts = (*objectives, *parts)
         names = tuple(type(part).__name__.lower() for part in parts) if names is None else tuple(names)
         weights = (1.0,) * len(parts) if weights is None else tuple(map(float, weights))
         fits = () if fits is None else tuple(fits)
         check_names(names)
-        check_numbers(names, weights, fits)
+        check_numbers(names, weights, fits, tuple(targets))
         space = common_skills(names, parts) if skills is None else skills
         values = (space, tuple(given(name, part, space) for name, part in zip(names, parts, strict=True)))
-        for field, value in zip(dataclasses.fields(self), (*values, weights, fits, names), strict=True):
+        for field, value in zip(dataclasses.fields(self), (*values, weights, fits, names, tuple(targets)), strict=True):
             object.__setattr__(self, field.name, value)
 
     def init(self, key: PRNGKeyArray, env: EnvSpec) -> SumState:
@@ -91,6 +99,14 @@ class Sum:
     def reward(self, state: SumState, batch: Batch, key: PRNGKeyArray) -> tuple[SumState, Float[Array, " batch"]]:
         state, rewards = self.rewards(state, batch, key)
         return state, sum(rewards[1:], rewards[0])
+
+    def reward_by_target(
+        self, state: SumState, batch: Batch, key: PRNGKeyArray
+    ) -> tuple[SumState, Float[Array, "batch targets"]]:
+        """What the parts of each target contribute together."""
+        state, rewards = self.rewards(state, batch, key)
+        by_part = list(zip(self.targets, rewards, strict=True))
+        return state, jnp.stack([sum(r for own, r in by_part if own == one) for one in (0, 1)], -1)
 
     def rewards(
         self, state: SumState, batch: Batch, key: PRNGKeyArray
@@ -128,10 +144,12 @@ def check_names(names: Sequence[str]) -> None:
         raise UserError(f"{'+'.join(names)}: {twice} is given twice; change its weight instead")
 
 
-def check_numbers(names: Sequence[str], weights: Sequence[int | float], fits: Sequence[int]) -> None:
+def check_numbers(
+    names: Sequence[str], weights: Sequence[int | float], fits: Sequence[int], targets: Sequence[int]
+) -> None:
     """Refuses as many numbers as there are no parts, and numbers that nothing can be multiplied by."""
     whole, count = "+".join(names), len(names)
-    for option, values in (("weights", weights), ("fits", fits)):
+    for option, values in (("weights", weights), ("fits", fits), ("targets", targets)):
         if len(values) != count and (option == "weights" or values):
             said = ",".join(f"{value:g}" for value in values)
             raise UserError(f"{option}={said}: {whole} has {count} parts, so {count} numbers are needed")
@@ -141,6 +159,8 @@ def check_numbers(names: Sequence[str], weights: Sequence[int | float], fits: Se
         raise UserError(f"weights {','.join(f'{weight:g}' for weight in weights)}: one at least must be greater than 0")
     if other := [fit for fit in fits if fit < 1]:
         raise UserError(f"fits {other[0]}: must be greater than 0")
+    if targets and {*targets} != {0, 1}:
+        raise UserError(f"targets {','.join(map(str, targets))}: 0 or 1 for each part, and each of them at least once")
 
 
 def common_skills(names: Sequence[str], parts: Sequence[Any]) -> SkillSpace:
@@ -182,7 +202,7 @@ def named_parts(objective: Any) -> Iterator[tuple[str, Any]]:
 
 def option_names(objective: Any) -> list[str]:
     """The options of an objective that can be set: of a sum its own, and those of its parts behind their names."""
-    own = ["weights", "fits"] if isinstance(objective, Sum) else []
+    own = list(OWN) if isinstance(objective, Sum) else []
     fields = [f"{prefix}{field.name}" for prefix, part in named_parts(objective) for field in dataclasses.fields(part)]
     return own + [name for name in fields if name.rpartition(".")[2] != "skills"]
 
@@ -199,6 +219,6 @@ def with_option(objective: Any, path: str, value: Any, above: str = "") -> Any:
         place = objective.names.index(first)
         parts[place] = with_option(parts[place], rest, value, f"{above}{first}.")
         return dataclasses.replace(objective, parts=tuple(parts))
-    if first not in ("weights", "fits"):
+    if first not in OWN:
         raise unknown(f"option of {'+'.join(objective.names)}", path, option_names(objective))
     return override(objective, path, value, above)

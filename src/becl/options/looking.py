@@ -51,6 +51,38 @@ class EvaluateOptions:
 
 
 @dataclass(frozen=True)
+class ReachOptions:
+    """Lead to goals without training: METRA and its family turn their skill towards a goal at every step.
+
+    Examples:
+        # a place in a maze
+        becl reach runs/pretrain-square_a-metra --goal 3.5,2
+        # x and y of an ant, which are the first numbers of its observation; two goals
+        becl reach runs/pretrain-ant --goal 0:2=5,5 0:2=-5,0 --within 1
+    """
+
+    run: Annotated[Run, Positional]
+    """Folder of `becl pretrain`, finished or not, of a method in whose features distances count steps."""
+    goal: Annotated[tuple[str, ...], Group("What to reach"), Value("GOAL", tuple, several=True)]
+    """Goals: all numbers of an observation (3.5,2), or some of them by place or by name (0:2=3.5,2), while the others
+    stay as they are."""
+    within: float | None = None
+    """Distance at which a goal counts as reached (default: none does; distances only)."""
+    episodes: Annotated[int, Group("How much")] = 10
+    """Episodes per goal and skill, all from the same starting states."""
+    steps: Steps | None = None
+    """Steps per episode (default: the environment's)."""
+    seeds: SomeSeeds = None
+    """Which seeds of the run: how many (5: seeds 0 to 4), a range (100:105), or a list (3,7,9) (default: all)."""
+    snapshot: Steps | None = None
+    """Which saved networks to use, by steps of pretraining (default: the last snapshot that all seeds have)."""
+    out: Annotated[Folder | None, Group("Output")] = None
+    """Folder for the results (default: RUN/reach)."""
+    trust: Trust = False
+    """Run the code of the environment that the folder names, where that is from outside becl (py:, gym:MODULE/ID)."""
+
+
+@dataclass(frozen=True)
 class GalleryOptions:
     """Look at the skills of a pretrained run in 3D: on a page served from this machine, or as one file to share.
 

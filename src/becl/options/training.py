@@ -98,8 +98,8 @@ class FinetuneOptions:
     snapshot: Steps | None = None
     """Which saved networks to start from, by steps of pretraining (default: the last snapshot)."""
     skill: Annotated[str | None, Value("CHOICE")] = None
-    """Which skill learns the task: random, resampled, fixed:K, each, best-first, constant, regress, meta or none
-    (default: the choice that the method was published with)."""
+    """Which skill learns the task: random, resampled, fixed:K, each, best-first, constant, regress, selector, meta or
+    none (default: the choice that the method was published with)."""
     transfer: Literal["trunk", "critic", "critic-released", "paper"] | None = None
     """What to keep besides the actor: the critic's trunk (trunk), or the whole critic with its target network equal to
     it (critic) or freshly initialised (critic-released); paper is the paper's Algorithm 2, critic with the policy

@@ -19,6 +19,13 @@ NAMES = {
     "dads": "DADS",
     "cic": "CIC",
     "becl": "BeCL",
+    "amped": "AMPED",
+    "moss": "MOSS",
+    "exdm": "ExDM",
+    "metra": "METRA",
+    "csd": "CSD",
+    "lsd": "LSD",
+    "csf": "CSF",
 }
 
 ROBOTS = tuple(dict.fromkeys(task.partition("_")[0] for task in EXPERT))

@@ -83,5 +83,4 @@ def features_of(look: Look, done: Episodes, learner: Any, objective: Any) -> np.
         return None
     chosen = np.linspace(1, done.obs.shape[2] - 1, min(STATES, done.obs.shape[2] - 1)).round().astype(int)
     obs = run.learner.view(learner, jnp.asarray(done.obs[:, :, chosen]))
-    seen = obs[..., np.array(run.objective_obs)] if run.objective_obs else obs
-    return np.asarray(encode(objective, seen), np.float64)
+    return np.asarray(encode(objective, run.seen_of(obs)), np.float64)

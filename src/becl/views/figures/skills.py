@@ -14,7 +14,7 @@ from matplotlib.patches import PathPatch
 from becl.envs.maze import Geometry
 from becl.measure.estimators import alignment_and_uniformity
 from becl.views.figures.colors import skill_colors
-from becl.views.figures.maze import wall_path
+from becl.views.figures.maze import draw_maze, wall_path
 from becl.views.figures.style import COLUMN_WIDTH, MUTED, PAGE_WIDTH, STYLE, VOID
 
 
@@ -42,6 +42,41 @@ def skill_paths(
         axes.plot(0, 0, "o", color="black", markersize=3)
     axes.set_title(title, size=STYLE["font.size"])
     _skill_legend(figure, names, palette)
+    return figure
+
+
+@matplotlib.rc_context(STYLE)
+def goal_paths(
+    paths: Float[np.ndarray, "goals episodes states numbers"],
+    goals: Float[np.ndarray, "goals numbers"],
+    names: Sequence[str],
+    title: str,
+    geometry: Geometry | None = None,
+) -> Figure:
+    """The ways to goals, which are stars: in a plane, a number against steps, or the distance of more than two."""
+    figure = Figure(figsize=(COLUMN_WIDTH, 2.9), layout="constrained")
+    axes = figure.subplots()
+    flat = goals.shape[-1] == 2
+    palette = skill_colors(len(goals))
+    if geometry is not None:
+        draw_maze(axes, geometry)
+    for color, goal, ways in zip(palette, goals, np.asarray(paths), strict=True):
+        lines = ways if goals.shape[-1] <= 2 else np.linalg.norm(ways - goal, axis=-1)[..., None]
+        for way in lines:
+            points = way.T if flat else (np.arange(len(way)), way[:, 0])
+            axes.plot(*points, color=color, linewidth=0.6, alpha=0.7, rasterized=True, zorder=2)
+        if flat:
+            axes.plot(*goal, "*", color=color, markersize=9, markeredgecolor="black", markeredgewidth=0.5, zorder=6)
+        elif goals.shape[-1] == 1:
+            axes.axhline(goal[0], color=color, linewidth=0.8, linestyle="--")
+    if not flat:
+        axes.set(xlabel="steps", ylabel="value" if goals.shape[-1] == 1 else "distance to the goal")
+        axes.margins(x=0)
+    elif geometry is None:
+        axes.set_aspect("equal", adjustable="datalim")
+    axes.set_title(title, size=STYLE["font.size"])
+    handles = [Line2D([], [], color=color, linewidth=1.4) for color in palette]
+    figure.legend(handles, list(names), loc="outside lower center", ncols=min(4, len(names)), title="goal")
     return figure
 
 
