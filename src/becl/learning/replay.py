@@ -8,7 +8,7 @@ Images are kept frame by frame: see `stacks.py`.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -68,6 +68,13 @@ class ReplayState(NamedTuple):
     """Steps ever added; the oldest are overwritten."""
     finals: Finals | tuple[()] = ()
     """Of images: the frames that episodes ended with."""
+
+
+@runtime_checkable
+class Samples(Protocol):
+    """A replay as those see it who only sample from it."""
+
+    def sample(self, state: ReplayState, key: PRNGKeyArray, batch: int) -> Transitions: ...
 
 
 @dataclass(frozen=True)
