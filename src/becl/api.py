@@ -11,7 +11,6 @@ KeyboardInterrupt after a checkpoint.
 """
 
 import contextlib
-import csv
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,6 +38,7 @@ from becl.export.policy import Skill, fold
 from becl.export.write import export_policy
 from becl.objectives import Objective, name_of
 from becl.options import (
+    Encoder,
     EvaluateOptions,
     FinetuneOptions,
     MazeOptions,
@@ -50,7 +50,7 @@ from becl.options import (
 )
 from becl.runs.callbacks import Callback, Row
 from becl.runs.folder import kept_snapshots, read_config, trust_folder
-from becl.runs.inside import plain
+from becl.runs.metrics import read_rows
 from becl.runs.result import is_finished
 from becl.seeds import to_seeds
 from becl.skills import SkillSpace
@@ -194,6 +194,8 @@ def pretrain(
     envs: int | None = None,
     hidden: int | None = None,
     precision: Precision | None = None,
+    pixels: bool = False,
+    encoder: Encoder | None = None,
     objective_obs: str | Sequence[int] | None = None,
     normalize_obs: bool = False,
     set: Sequence[str] | Mapping[str, Any] = (),
@@ -218,6 +220,8 @@ def pretrain(
             "envs": envs,
             "hidden": hidden,
             "precision": precision,
+            "pixels": pixels,
+            "encoder": encoder,
             "objective_obs": objective_obs,
             "normalize_obs": normalize_obs,
             "set": set,
@@ -249,6 +253,8 @@ def finetune(
     envs: int | None = None,
     hidden: int | None = None,
     precision: Precision | None = None,
+    pixels: bool = False,
+    encoder: Encoder | None = None,
     set: Sequence[str] | Mapping[str, Any] = (),
     checkpoint_every: int = FINETUNING_CHECKPOINTS,
     out: Place | None = None,
@@ -281,17 +287,15 @@ def finetune(
             "envs": envs,
             "hidden": hidden,
             "precision": precision,
+            "pixels": pixels,
+            "encoder": encoder,
             "set": set,
             "checkpoint_every": checkpoint_every,
             "out": out,
             "trust": trust,
         },
     )
-    finetune_command.agree(options)
-    spec = make_finetuning(options)
-    with printing(not quiet):
-        check_code(finetune_command.train(spec, options, callbacks, raises=True))
-    return Finetuned(finetune_command.folder_of(spec, options), spec)
+    return finetuned(options, callbacks, quiet)
 
 
 def evaluate(
@@ -442,6 +446,15 @@ def sweep(
 # --- Helpers ----------------------------------------------------------------------------------------------------------
 
 
+def finetuned(options: FinetuneOptions, callbacks: Sequence[Callback], quiet: bool) -> Finetuned:
+    """What a finetuning with these options leaves."""
+    finetune_command.agree(options)
+    spec = make_finetuning(options)
+    with printing(not quiet):
+        check_code(finetune_command.train(spec, options, callbacks, raises=True))
+    return Finetuned(finetune_command.folder_of(spec, options), spec)
+
+
 def to_text(which: Which) -> str | None:
     """A skill as the command line names it."""
     return None if which is None else str(which) if isinstance(which, int | np.integer) else ",".join(map(str, which))
@@ -473,19 +486,3 @@ def check_code(code: int) -> None:
     """A command's exit code as Python has it: Ctrl-C raises."""
     if code == 130:
         raise KeyboardInterrupt("stopped after a checkpoint; the same call continues")
-
-
-def read_rows(path: Path) -> list[Row]:
-    """Rows of a table with numbers as numbers; none where it is not there yet."""
-    if not path.exists():
-        return []
-    with open(path, opener=plain) as file:
-        return [{name: number(value) for name, value in row.items()} for row in csv.DictReader(file)]
-
-
-def number(text: str) -> Any:
-    """Text as a whole number, a number, or as it is; an empty one is no number."""
-    for kind in (int, float):
-        with contextlib.suppress(ValueError):
-            return kind(text)
-    return float("nan") if text == "" else text

@@ -71,7 +71,7 @@ class ReplayState(NamedTuple):
 
 
 @runtime_checkable
-class Samples(Protocol):
+class Sampled(Protocol):
     """A replay as those see it who only sample from it."""
 
     def sample(self, state: ReplayState, key: PRNGKeyArray, batch: int) -> Transitions: ...

@@ -23,6 +23,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, Shaped
 
+from becl.envs.frames import make_frames
+from becl.envs.pictures import Pictures
 from becl.envs.spec import EnvSpec, Images
 from becl.learning.ddpg import DDPG, Actor, DDPGState
 from becl.learning.replay import Replay, ReplayState, Transitions
@@ -207,3 +209,13 @@ class Viewed(NamedTuple):
         images = self.replay.sample(state, key, batch)
         obs, next_obs = (jax.lax.map(self.encoder, part, batch_size=BLOCK) for part in (images.obs, images.next_obs))
         return images._replace(obs=obs, next_obs=next_obs)
+
+
+def behind_camera(environments: Any, vision: Vision | None) -> Any:
+    """Simulations, or several kinds of them together, as images where there is a vision."""
+    if vision is None:
+        return environments
+    parts = getattr(environments, "parts", [environments])
+    domain = getattr(parts[0].domain, "domain", parts[0].domain)  # It may be watched.
+    frames = make_frames(domain, vision.size, vision.drawing)
+    return Pictures(environments, parts, frames, vision.images, vision.repeat)
