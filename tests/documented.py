@@ -129,7 +129,8 @@ def shrink(command: str, options: dict[str, Any]) -> dict[str, Any]:
         small["seeds"] = few(options.get("seeds", 1), 1 if command == "maze" else 2)
     if command in SETTINGS:
         narrow = [re.sub(r"(?<=hidden=)[\d,]+", "8,8", setting) for setting in options.get("set", ())]
-        small["set"] = list({one.partition("=")[0]: one for one in [*narrow, *SETTINGS[command]]}.values())
+        narrow += SETTINGS[command] + (["vision.size=32"] if "pixels" in options else [])
+        small["set"] = list({one.partition("=")[0]: one for one in narrow}.values())
     if command == "maze":
         small["methods"] = some(options.get("methods", ["becl-released" if is_figure(options) else "becl"]))
     return small
@@ -372,16 +373,18 @@ def output_of(command: str, alone: list[str], options: dict[str, Any]) -> str | 
         return options["out"]
     if command == "theory":
         return "runs/theory"
+    seen = ["pixels"] if "pixels" in options else []
     if command == "pretrain":
-        return f"runs/{folder_name('pretrain', alone[0], options.get('method', 'becl'))}"
+        return f"runs/{folder_name('pretrain', alone[0], options.get('method', 'becl'), *seen)}"
     if command == "maze":
         return "demo" if "demo" in options else f"runs/maze-{options.get('study', 'comparison')}"
     if alone:
         config = json.loads(Path(alone[0], "config.json").read_text())
         domain = config["env"] if ":" in config["env"] else config["env"].partition("_")[0]
-        return f"runs/{folder_name('finetune', domain, config['method'])}"
+        seen = ["pixels"] if "vision" in config["run"] and ":" not in domain else []
+        return f"runs/{folder_name('finetune', domain, config['method'], *seen)}"
     task = options["task"] if isinstance(options["task"], str) else options["task"][0]
-    return f"runs/finetune-{task.partition('_')[0]}-ddpg"
+    return f"runs/{folder_name('finetune', task.partition('_')[0], 'ddpg', *seen)}"
 
 
 def check_exists(words: list[str], where: str) -> None:

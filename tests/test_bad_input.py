@@ -248,7 +248,7 @@ def settings() -> Iterator[tuple[str, str]]:
     for method in METHODS:
         run = make_pretraining(PretrainOptions("square_a", method)).run
         for path, hint in leaves(run):
-            if path.startswith(("env", "objective.skills", "precision", "envs", "choice")):
+            if path.startswith(("env", "objective.skills", "precision", "envs", "choice", "vision")):
                 continue
             if path in ("objective.parts", "objective.names"):  # Of a sum: parts have options of their own.
                 continue
@@ -265,6 +265,19 @@ def settings() -> Iterator[tuple[str, str]]:
 def test_a_bad_setting_is_one_line_and_nothing_written(method, setting, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     said = refused(["pretrain", "square_a", "--method", method, "--set", setting], tmp_path, capsys)
+    assert setting.partition("=")[0].split(".")[-1] in said
+
+
+def vision_settings() -> Iterator[str]:
+    run = make_pretraining(PretrainOptions("walker", "becl", pixels=True)).run
+    for path, hint in leaves(run.vision, "vision."):
+        yield from (f"{path}={text}" for text in wrong_for(hint))
+
+
+@pytest.mark.parametrize("setting", vision_settings(), ids=str)
+def test_a_bad_setting_of_what_is_seen_is_one_line_and_nothing_written(setting, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    said = refused(["pretrain", "walker", "--pixels", "--set", setting], tmp_path, capsys)
     assert setting.partition("=")[0].split(".")[-1] in said
 
 

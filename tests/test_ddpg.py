@@ -38,25 +38,41 @@ def naive_trunk(trunk, x):
     return np.tanh((out - mean) / np.sqrt(variance + 1e-5) * np.asarray(trunk.gain) + np.asarray(trunk.shift))
 
 
-def naive_layers(hidden, out, x):
-    """Two layers, each a weight and a bias."""
-    x = np.maximum(x @ np.asarray(hidden[0], float) + np.asarray(hidden[1]), 0)
+def naive_layers(hidden, out, x, deeper=None):
+    """Two layers or three, each a weight and a bias."""
+    for weight, bias in (hidden, deeper) if deeper else (hidden,):
+        x = np.maximum(x @ np.asarray(weight, float) + np.asarray(bias), 0)
     return x @ np.asarray(out[0], float) + np.asarray(out[1])
 
 
+def naive_policy(actor, x):
+    """The mean action."""
+    hidden, out, deeper = ((layer.weight, layer.bias) if layer else None for layer in
+                           (actor.hidden, actor.out, actor.deeper))  # fmt: skip
+    return np.tanh(naive_layers(hidden, out, naive_trunk(actor.trunk, x), deeper))
+
+
 def naive_values(critic, x):
-    features = naive_trunk(critic.trunk, x)
+    """On features of images, actions join behind the trunk."""
+    last = -ENV.action_dim if critic.deeper else None
+    features = naive_trunk(critic.trunk, x[:, :last])
+    if critic.deeper:
+        features = np.concatenate([features, x[:, last:]], 1)
     half = critic.hidden.bias.size // 2
     heads = []
     for i, columns in enumerate((slice(half), slice(half, None))):
         hidden = critic.hidden.weight[:, columns], critic.hidden.bias[columns]
-        heads.append(naive_layers(hidden, (critic.weight[i], critic.bias[i]), features)[:, 0])
+        deeper = (critic.deeper.weight[i], critic.deeper.bias[i]) if critic.deeper else None
+        heads.append(naive_layers(hidden, (critic.weight[i], critic.bias[i]), features, deeper)[:, 0])
     return np.stack(heads)
+
+
+def count(tree) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))
 
 
 def test_networks_are_urlbs():
     state = DDPG().init(jax.random.key(0), EnvSpec(24, 6, 1000), OneHot(16))
-    count = lambda tree: sum(leaf.size for leaf in jax.tree.leaves(tree))  # noqa: E731
     assert count(state.actor) == 1_099_782
     assert count(state.critic) == 2_151_426
     weight = np.asarray(state.actor.hidden.weight, float)
@@ -68,8 +84,24 @@ def test_networks_are_urlbs():
     jax.tree.map(np.testing.assert_array_equal, state.critic, state.target)
 
 
-def test_losses_are_the_equations():
-    learner = DDPG(hidden=16, stddev=0.0)  # No noise: every number can be written down.
+def test_networks_on_features_of_images_are_urlbs():
+    """As its code for pixels has them, layer by layer."""
+    spec, skills, width = EnvSpec(39_200, 6, 500), OneHot(16), 1024
+    state = jax.eval_shape(lambda: DDPG(feature_dim=50).init(jax.random.key(0), spec, skills))
+    trunk = (39_200 + 16) * 50 + 50 + 2 * 50
+    second = width * width + width
+    assert count(state.actor) == trunk + 50 * width + width + second + width * 6 + 6
+    assert count(state.critic) == trunk + 2 * ((50 + 6) * width + width + second + width + 1)
+    critic = DDPG(hidden=16, feature_dim=5).init(jax.random.key(0), ENV, skills).critic
+    assert critic.deeper is not None
+    for head in np.asarray(critic.deeper.weight, float):
+        np.testing.assert_allclose(head @ head.T, np.eye(16), atol=1e-5)
+    assert not np.allclose(*critic.deeper.weight)
+
+
+@pytest.mark.parametrize("feature_dim", [0, 5])
+def test_losses_are_the_equations(feature_dim):
+    learner = DDPG(hidden=16, stddev=0.0, feature_dim=feature_dim)  # No noise: every number can be written down.
     state = learner.init(jax.random.key(0), ENV, OneHot(4))
     state = state._replace(target=learner.init(jax.random.key(5), ENV, OneHot(4)).critic)
     batch = transitions()
@@ -79,18 +111,7 @@ def test_losses_are_the_equations():
     )
 
     def policy(actor, s):
-        x = np.concatenate([s, skill], 1)
-        return np.clip(
-            np.tanh(
-                naive_layers(
-                    (actor.hidden.weight, actor.hidden.bias),
-                    (actor.out.weight, actor.out.bias),
-                    naive_trunk(actor.trunk, x),
-                )
-            ),
-            -1 + 1e-6,
-            1 - 1e-6,
-        )
+        return np.clip(naive_policy(actor, np.concatenate([s, skill], 1)), -1 + 1e-6, 1 - 1e-6)
 
     future = naive_values(state.target, np.concatenate([next_obs, skill, policy(state.actor, next_obs)], 1)).min(0)
     goal = np.asarray(batch.reward) + 0.97 * future

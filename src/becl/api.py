@@ -38,6 +38,7 @@ from becl.export.policy import Skill
 from becl.export.write import export_policy
 from becl.objectives import Objective, name_of
 from becl.options import (
+    Encoder,
     EvaluateOptions,
     FinetuneOptions,
     MazeOptions,
@@ -237,6 +238,8 @@ def pretrain(
     envs: int | None = None,
     hidden: int | None = None,
     precision: Precision | None = None,
+    pixels: bool = False,
+    encoder: Encoder | None = None,
     objective_obs: str | Sequence[int] | None = None,
     normalize_obs: bool = False,
     set: Sequence[str] | Mapping[str, Any] = (),
@@ -261,6 +264,8 @@ def pretrain(
             "envs": envs,
             "hidden": hidden,
             "precision": precision,
+            "pixels": pixels,
+            "encoder": encoder,
             "objective_obs": objective_obs,
             "normalize_obs": normalize_obs,
             "set": set,
@@ -292,6 +297,8 @@ def finetune(
     envs: int | None = None,
     hidden: int | None = None,
     precision: Precision | None = None,
+    pixels: bool = False,
+    encoder: Encoder | None = None,
     set: Sequence[str] | Mapping[str, Any] = (),
     checkpoint_every: int = FINETUNING_CHECKPOINTS,
     out: Place | None = None,
@@ -324,17 +331,15 @@ def finetune(
             "envs": envs,
             "hidden": hidden,
             "precision": precision,
+            "pixels": pixels,
+            "encoder": encoder,
             "set": set,
             "checkpoint_every": checkpoint_every,
             "out": out,
             "trust": trust,
         },
     )
-    finetune_command.agree(options)
-    spec = make_finetuning(options)
-    with printing(not quiet):
-        check_code(finetune_command.train(spec, options, callbacks, raises=True))
-    return Finetuned(finetune_command.folder_of(spec, options), spec)
+    return finetuned(options, callbacks, quiet)
 
 
 def evaluate(
@@ -486,6 +491,15 @@ def sweep(
 
 
 # --- Helpers ----------------------------------------------------------------------------------------------------------
+
+
+def finetuned(options: FinetuneOptions, callbacks: Sequence[Callback], quiet: bool) -> Finetuned:
+    """What a finetuning with these options leaves."""
+    finetune_command.agree(options)
+    spec = make_finetuning(options)
+    with printing(not quiet):
+        check_code(finetune_command.train(spec, options, callbacks, raises=True))
+    return Finetuned(finetune_command.folder_of(spec, options), spec)
 
 
 def to_text(which: Which) -> str | None:

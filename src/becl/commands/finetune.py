@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from becl.commands.pretrain import loggers
+from becl.envs.external import is_external
 from becl.experiments.finetuner import check_memory, describe, run_finetuning
 from becl.experiments.finetuning import Finetuning, make_finetuning
 from becl.options import FinetuneOptions
@@ -38,4 +39,6 @@ def train(finetuning: Finetuning, options: FinetuneOptions, callbacks: Sequence[
 
 
 def folder_of(finetuning: Finetuning, options: FinetuneOptions) -> Path:
-    return options.out or Path("runs") / folder_name("finetune", finetuning.env, finetuning.method)
+    seen = finetuning.run.vision is not None and not is_external(finetuning.env)
+    words = ("finetune", finetuning.env, finetuning.method, *(("pixels",) if seen else ()))
+    return options.out or Path("runs") / folder_name(*words)

@@ -32,7 +32,8 @@ def train(
 
 
 def folder_of(options: PretrainOptions) -> Path:
-    return options.out or Path("runs") / folder_name("pretrain", options.env, options.method)
+    words = ("pretrain", options.env, options.method, *(("pixels",) if options.pixels else ()))
+    return options.out or Path("runs") / folder_name(*words)
 
 
 def loggers(wandb: str | None) -> list[Callback]:

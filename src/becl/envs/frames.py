@@ -4,13 +4,14 @@
 meshes.
 """
 
+import functools
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import jax
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import Array, Float, UInt8
 
 from becl.envs.domain import Domain, check_mujoco
 from becl.envs.rays import Kinematics, Scene, Shading, picture, scene_of
@@ -30,7 +31,7 @@ class Frames(Protocol):
 
     size: int
 
-    def draw(self, qpos: Float[np.ndarray, "n q"]) -> UInt8[np.ndarray, "n size size 3"]: ...
+    def draw(self, qpos: Float[np.ndarray, "n q"]) -> UInt8[Array | np.ndarray, "n size size 3"]: ...
 
     def close(self) -> None: ...
 
@@ -47,13 +48,13 @@ class RayFrames:
     def __init__(self, domain: Domain, shading: Shading):
         import mujoco
 
-        self.size, self.model = shading.size, domain.model()
-        self.scene = scene_of(self.model, domain.camera)
+        self.size = shading.size
+        self.model, self.scene, self._draw = program(domain, shading)
         self._data = mujoco.MjData(self.model)
-        self._draw = drawer(self.scene, shading)
 
-    def draw(self, qpos: Float[np.ndarray, "n q"]) -> UInt8[np.ndarray, "n size size 3"]:
-        return np.asarray(self._draw(self.kinematics(qpos)))
+    def draw(self, qpos: Float[np.ndarray, "n q"]) -> UInt8[Array, "n size size 3"]:
+        """Pictures that stay on the device."""
+        return self._draw(self.kinematics(qpos))
 
     def kinematics(self, qpos: Float[np.ndarray, "n q"]) -> Kinematics:
         """Where everything is in each pose."""
@@ -62,6 +63,14 @@ class RayFrames:
 
     def close(self) -> None:
         """There is nothing to close."""
+
+
+@functools.cache
+def program(domain: Domain, shading: Shading) -> tuple["mujoco.MjModel", Scene, Callable[[Kinematics], jax.Array]]:
+    """A robot's model, what it looks like, and what draws it: compiled once for all who look at it."""
+    model = domain.model()
+    scene = scene_of(model, domain.camera)
+    return model, scene, drawer(scene, shading)
 
 
 def drawer(scene: Scene, shading: Shading) -> Callable[[Kinematics], jax.Array]:

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Float32, Int
+from jaxtyping import Bool, Float, Float32, Int, Shaped
 
 from becl.cores import available_cores
 from becl.envs.domain import Domain, check_mujoco
@@ -27,14 +27,14 @@ MOST_STARTS = 64  # Made at once; more go one block after another.
 
 
 class Step(NamedTuple):
-    """The result of a step of all simulations."""
+    """The result of a step of all simulations. Images, [n, height, width, channels], may be arrays of JAX."""
 
-    obs: Float32[np.ndarray, "n o"]
+    obs: Shaped[np.ndarray, "n *o"]
     """What the policy sees next; where an episode ended, the first observation of the new one."""
     reward: Float[np.ndarray, " n"]
     truncated: Bool[np.ndarray, " n"]
     """Where an episode ended: by its length, because the simulation diverged, or because the task is over."""
-    next_obs: Float32[np.ndarray, "n o"]
+    next_obs: Shaped[np.ndarray, "n *o"]
     """What the action led to; differs from `obs` only where an episode ended."""
     terminated: Bool[np.ndarray, " n"] = np.zeros(0, bool)
     """Where the task itself ended the episode, so that nothing follows. Empty where tasks never do."""
@@ -81,6 +81,10 @@ class Simulations:
         self._batch = Batch(self.model, num_envs, self.threads, persistent=True)
         self._view = domain.view(self._batch)
         self._ctrl = self._batch.bind("ctrl")
+        self.qpos: Float[np.ndarray, "n q"] = self._batch.bind("qpos")
+        """Positions of all joints now; not to be written to."""
+        self.led_to: Float[np.ndarray, "n q"] = self.qpos.copy()
+        """Those that the last step led to; where MuJoCo gave up, those before it."""
         # URLB scales its float32 actions in float32; the difference is small, but contacts amplify it.
         ranges = {kind: self.model.actuator_ctrlrange.astype(kind).T for kind in (np.float32, np.float64)}
         self._scales = {np.dtype(kind): (low, (high - low) / 2) for kind, (low, high) in ranges.items()}
@@ -123,6 +127,7 @@ class Simulations:
         action = self._checked(action)
         low, half_range = self._scales[action.dtype]
         self._ctrl[:] = low + half_range * (action + 1)
+        before = self.qpos.copy()
         failed = self._advance()
         with np.errstate(over="ignore", invalid="ignore"):  # Found below.
             obs = self.domain.observe(self._view)
@@ -135,6 +140,7 @@ class Simulations:
             self._report(failed)
             obs[failed], reward[failed] = self._obs[failed], 0.0
             truncated |= failed
+        self.led_to = np.where(failed[:, None], before, self.qpos)
         self._obs = obs.copy()
         if truncated.any():
             self._begin(np.flatnonzero(truncated))

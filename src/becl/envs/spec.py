@@ -5,5 +5,29 @@ from typing import NamedTuple
 
 class EnvSpec(NamedTuple):
     obs_dim: int
+    """Numbers of an observation; of images, features that an encoder makes of one."""
     action_dim: int
     episode_length: int
+
+
+class Images(NamedTuple):
+    """Observations that are images: several frames in a row behind each other on the last axis, oldest first."""
+
+    height: int
+    width: int
+    channels: int
+    """Of a frame."""
+    stack: int
+    """Frames of an observation."""
+    kind: str = "uint8"
+    """Type of the numbers."""
+
+    @property
+    def frame(self) -> tuple[int, int, int]:
+        """Shape of a frame."""
+        return self.height, self.width, self.channels
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Shape of an observation."""
+        return self.height, self.width, self.channels * self.stack

@@ -7,13 +7,19 @@ import gymnasium
 from becl import envs
 from becl.envs import maze
 from becl.envs.external import external_parts, external_spec, is_external, make_external
+from becl.envs.frames import make_frames
 from becl.envs.maze_batch import MazeBatch
 from becl.envs.spec import EnvSpec
 from becl.errors import UserError, unknown
 from becl.learning.protocols import Restorable
+from becl.learning.seeing import Vision, behind_camera
 
 
-def spec_of(env: str) -> EnvSpec:
+def spec_of(env: str, vision: Vision | None = None) -> EnvSpec:
+    """What networks get of an environment: its numbers or, of what is seen, an encoder's features."""
+    if vision is not None:
+        plain = spec_of(env)
+        return EnvSpec(vision.features, plain.action_dim, -(-plain.episode_length // vision.repeat))
     if is_external(env):
         return external_spec(env)
     if env in maze.names():
@@ -56,8 +62,23 @@ def choose_numbers(
     return tuple(dict.fromkeys(chosen))
 
 
-def make_envs(env: str, count: int, seeds: Sequence[int]) -> Restorable:
+def check_seen(env: str) -> None:
+    """Refuses environments that cannot be seen."""
+    if env in maze.names():
+        raise UserError(f"--pixels: {env} is a maze, of which there are no images; {', '.join(envs.DOMAINS)} have them")
+    if is_external(env):
+        raise UserError(f"--pixels: {env} is not drawn here; {', '.join(envs.DOMAINS)} are")
+
+
+def check_drawn(env: str, vision: Vision) -> None:
+    """Refuses robots that what is to draw them does not know, or that nothing can draw on this machine."""
+    make_frames(envs.DOMAINS[env.partition("_")[0]], vision.size, vision.drawing).close()
+
+
+def make_envs(env: str, count: int, seeds: Sequence[int], vision: Vision | None = None) -> Restorable:
     """Environments shared equally by seeds."""
+    if vision is not None:
+        return behind_camera(make_envs(env, count, seeds), vision)
     if is_external(env):
         return make_external(env, count, list(seeds))
     if env in maze.names():

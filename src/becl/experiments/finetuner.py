@@ -20,6 +20,7 @@ from becl.experiments.verdicts import finetuning_lines
 from becl.learning.controller import Controller, Stretches
 from becl.learning.offpolicy import RunState
 from becl.learning.protocols import Restorable
+from becl.learning.seeing import behind_camera
 from becl.measure.coverage import Coverage
 from becl.options import FinetuneOptions
 from becl.runs.callbacks import Callback
@@ -115,7 +116,7 @@ class Finetuner:
     def _surroundings(self, each: int, offset: int = 0) -> Restorable:
         """`each` environments a lane; for a controller those in which a step is a stretch of a skill."""
         finetuning = self.finetuning
-        found = environments_of(finetuning.lanes, each, self._make, offset)
+        found = behind_camera(environments_of(finetuning.lanes, each, self._make, offset), self.run.vision)
         if not isinstance(self.run.learner, Controller):
             return found
         assert self._pretrained is not None

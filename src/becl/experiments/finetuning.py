@@ -37,6 +37,9 @@ from becl.experiments.pretraining import (
     load_pretraining,
     resized,
     spec_classes,
+    unit_of,
+    with_features,
+    with_vision,
     with_width,
 )
 from becl.experiments.settings import check_least, check_seeds, settings_of
@@ -62,6 +65,9 @@ TRANSFERS: dict[Transfer, str] = {
     "none": "nothing: from scratch",
 }
 FINAL_EPISODES = 50
+FIXED = ("vision.size", "vision.stack", "vision.repeat", "vision.channels", "vision.encoder.filters",
+         "vision.encoder.layers")  # fmt: skip
+"""Options of what is seen that a pretrained encoder goes with."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +127,7 @@ def make_finetuning(options: FinetuneOptions, planned: Pretraining | None = None
     method = "ddpg" if pretraining is None else pretraining.method
     seeds, snapshot, transfer = resolve_source(options, pretraining, planned is not None)
     skill = find_method(method).finetune_skill if options.skill is None else options.skill
-    run = changed(tuned_run(domain, pretraining), options, method, skill, pretraining)
+    run = changed(tuned_run(domain, pretraining, options), options, method, skill, pretraining)
     check_run(run)
     check_schedule(options, run)
     return Finetuning(
@@ -166,15 +172,20 @@ def resolve_source(
     return seeds, snapshot, transfer
 
 
-def tuned_run(domain: str, pretraining: Pretraining | None) -> OffPolicy:
+def tuned_run(domain: str, pretraining: Pretraining | None, options: FinetuneOptions) -> OffPolicy:
     """The loop of a pretraining with the task's reward as its objective, or URLB's DDPG."""
     if pretraining is None:
-        return OffPolicy(spec_of(domain), Extrinsic())
+        return from_scratch(domain, options)
+    if options.pixels or options.encoder is not None:
+        word = "--pixels" if options.pixels else f"--encoder {options.encoder}"
+        raise UserError(f"{word}: what is seen stays as it was pretrained; it is for --scratch")
     before = pretraining.run
     replay = dataclasses.replace(before.replay, capacity=Replay().capacity, released_skill=False, balanced=False)
+    if before.vision is not None:
+        replay = dataclasses.replace(replay, nstep=Replay().nstep)
     return dataclasses.replace(
         before,
-        env=spec_of(domain),
+        env=spec_of(domain, before.vision),
         objective=Extrinsic(before.objective.skills),
         fits_per_update=1,
         objective_obs=(),
@@ -182,6 +193,13 @@ def tuned_run(domain: str, pretraining: Pretraining | None) -> OffPolicy:
         reward_normalise="none",
         replay=replay,
     )
+
+
+def from_scratch(domain: str, options: FinetuneOptions) -> OffPolicy:
+    """URLB's DDPG on a task, from its numbers or from images."""
+    method = find_method("ddpg")
+    run = with_vision(OffPolicy(spec_of(domain), Extrinsic()), domain, method, options.pixels, options.encoder)
+    return dataclasses.replace(run, replay=Replay())
 
 
 def changed(
@@ -200,12 +218,18 @@ def changed(
     if skill == "meta":
         run = over_skills(run, run.objective.skills.dim)
     # As large as the run can fill it.
-    rows = max(-(-options.steps // interval_of(run) // run.envs), run.replay.nstep + 1)
+    rows = max(-(-options.steps // interval_of(run) // run.envs), run.needed + 1)
     capacity = min(run.replay.capacity, rows * run.envs)
     run = dataclasses.replace(run, replay=dataclasses.replace(run.replay, capacity=capacity))
     for setting in settings_of(options.set, EXAMPLE):
+        if pretraining is not None and setting.path in FIXED:
+            raise UserError(f"--set {setting}: what is seen stays as it was pretrained")
         run = apply_setting(run, method, setting)
-    return run
+    return with_features(run, run_env(options, pretraining), find_method(method))
+
+
+def run_env(options: FinetuneOptions, pretraining: Pretraining | None) -> str:
+    return options.task[0] if pretraining is None else pretraining.env
 
 
 def check_schedule(options: FinetuneOptions, run: OffPolicy) -> None:
@@ -217,7 +241,9 @@ def check_schedule(options: FinetuneOptions, run: OffPolicy) -> None:
             "nothing is learned in (random_steps)"
         )
     if steps % interval:
-        raise UserError(f"--steps {steps}: with --skill meta a multiple of {interval}, the steps of a stretch")
+        why = "with --skill meta a multiple of {}, the steps of a stretch"
+        why = why if isinstance(run.learner, Controller) else "a multiple of {}, as often as each action is taken"
+        raise UserError(f"--steps {steps}: {why.format(interval)}")
     check_least("--eval-every", options.eval_every)
     check_least("--eval-episodes", options.eval_episodes)
     if final_episodes(options) < options.eval_episodes:
@@ -307,6 +333,8 @@ def resolve_choice(text: str, method: str, pretraining: Pretraining | None) -> t
     if isinstance(space, NoSkill) != (name == "none"):
         has = "no skills" if name != "none" else "skills"
         raise UserError(f"--skill {text}: {method} has {has}")
+    if name in ("meta", "selector") and pretraining is not None and pretraining.run.vision is not None:
+        raise UserError(f"--skill {name}: it picks skills by numbers, not by images; fixed:K, each and best-first go")
     if name in ("fixed", "each", "meta", "selector") and not isinstance(space, OneHot):
         raise UserError(f"--skill {text}: {method} has continuous skills, without numbers; random and best-first go")
     if name == "constant" and not isinstance(space, Cube | Modes):
@@ -346,7 +374,7 @@ def over_skills(run: OffPolicy, count: int) -> OffPolicy:
 
 def interval_of(run: OffPolicy) -> int:
     """Environment steps in a step of the loop."""
-    return run.learner.interval if isinstance(run.learner, Controller) else 1
+    return run.learner.interval if isinstance(run.learner, Controller) else unit_of(run)
 
 
 def lane_keys(finetuning: Finetuning) -> jax.Array:

@@ -23,12 +23,13 @@ class Judge:
     """Evaluates policies in simulations of their own, in a thread beside the training.
 
     The score of a policy is its mean return over whole episodes, without noise: one of each of its simulations.
-    Policies run on the CPU, so that the device is left to the training; or on the device, once that is over.
+    Policies run on the CPU, so that the device is left to the training; or on the device, once that is over, and where
+    they see images, for which a CPU would take too long.
     """
 
     def __init__(self, finetuning: Finetuning, environments: Restorable, keys: jax.Array, device: Any = None):
         self._unit, self._environments, self._keys = finetuning.unit, environments, keys
-        self._device = device or jax.devices("cpu")[0]
+        self._device = device or jax.devices(None if finetuning.run.vision else "cpu")[0]
         self._obs: np.ndarray | None = None
         self._thread = ThreadPoolExecutor(1)
         self._stopping = threading.Event()
@@ -83,7 +84,9 @@ class Judge:
         for _ in range(self._environments.spec.episode_length):
             if self._stopping.is_set():
                 break
-            action = np.asarray(self._act(actors, rules, self._obs.reshape(lanes, episodes, -1), given))
+            action = np.asarray(
+                self._act(actors, rules, self._obs.reshape(lanes, episodes, *self._obs.shape[1:]), given)
+            )
             if not np.isfinite(action).all():
                 raise Diverged(step // self._unit, np.flatnonzero(~np.isfinite(action).all((1, 2))))
             with environment_errors(step):

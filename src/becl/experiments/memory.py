@@ -1,9 +1,11 @@
 """The memory that a run needs, told before it begins."""
 
+import math
 import os
 from typing import NamedTuple
 
 import jax
+import numpy as np
 
 from becl.errors import UserError
 from becl.learning.offpolicy import OffPolicy
@@ -18,7 +20,7 @@ class Memory(NamedTuple):
     networks: int
     """With their optimisers' states."""
     batches: int
-    """All batches of a step's updates, drawn at once."""
+    """All batches that are drawn at once."""
 
     @property
     def total(self) -> int:
@@ -28,12 +30,15 @@ class Memory(NamedTuple):
 def memory(run: OffPolicy, seeds: int) -> Memory:
     state, _ = jax.eval_shape(run.init, jax.random.key(0))
     learning = jax.tree.leaves((state.learner, state.objective))
-    replay = run.replay.bytes(run.env, run.objective.skills, run.envs)
+    replay = run.replay.bytes(run.env, run.objective.skills, run.envs, run.images)
     transition = replay / (run.replay.capacity // run.envs * run.envs)
+    updates = run.updates
+    if run.images is not None:  # Of two whole stacks and their features, gathered for one update after another.
+        transition, updates = 2 * (math.prod(run.images.shape) + 4 * run.env.obs_dim), 1
     return Memory(
         seeds * replay,
         seeds * sum(leaf.size * leaf.dtype.itemsize for leaf in learning),
-        int(seeds * run.updates * run.fits_per_update * run.batch * transition),
+        int(seeds * updates * run.fits_per_update * run.batch * transition),
     )
 
 
@@ -49,13 +54,21 @@ def check_memory(run: OffPolicy, seeds: int, name: str) -> str:
     """How much seeds, or lanes, of a run need, in a line; refuses a run that cannot fit."""
     need, devices = memory(run, seeds), usable_devices(seeds)
     have = available_memory() * devices
-    line = f"replay {size(need.replay)} ({seeds} × {run.replay.capacity:,} transitions), networks "
+    line = f"replay {size(need.replay)} ({seeds} × {run.replay.capacity:,} transitions{of_frames(run)}), networks "
     line += f"{size(need.networks)}, batches {size(need.batches)}; {size(have)} on {device_name()}"
     if need.total > have:
         fit = int(run.replay.capacity * (have - need.total + need.replay) / need.replay * 0.9)
         advice = f"--set replay.capacity={fit // 1000 * 1000} fits" if fit >= 10_000 else f"train fewer {name} together"
         raise UserError(f"not enough memory: {line}; {advice}")
     return line
+
+
+def of_frames(run: OffPolicy) -> str:
+    """What a transition takes that is an image, and how to have fewer."""
+    if run.images is None:
+        return ""
+    bytes_each = math.prod(run.images.frame) * np.dtype(run.images.kind).itemsize
+    return f" of {bytes_each / 1e3:.1f} kB; --set replay.capacity={run.replay.capacity // 10} takes a tenth"
 
 
 def size(number: int | float) -> str:

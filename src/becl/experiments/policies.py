@@ -13,6 +13,7 @@ from becl.experiments.snapshots import learner_shapes
 from becl.learning.choice import ChoosesByState
 from becl.learning.ddpg import Actor
 from becl.learning.offpolicy import RunState
+from becl.learning.seeing import Seer
 from becl.nn.adam import without_optimizers
 from becl.runs.arrays import load_arrays, save_arrays
 from becl.runs.inside import inside
@@ -54,7 +55,7 @@ def load_policies(out: Path, snapshot: int | None = None) -> Finetuning:
     return finetuning
 
 
-def load_policy(finetuning: Finetuning, out: Path, lane: Lane) -> tuple[Actor, Float[np.ndarray, " skill"]]:
+def load_policy(finetuning: Finetuning, out: Path, lane: Lane) -> tuple[Actor | Seer, Float[np.ndarray, " skill"]]:
     """The policy of a lane, and the skill that goes with it."""
     source = policy_path(out, lane)
     if not source.exists():

@@ -29,13 +29,11 @@ CHECKPOINT_EVERY = PretrainOptions.checkpoint_every
 class Pretrainer:
     """A pretraining as a session runs it: coverage is measured, and snapshots are kept on the way."""
 
-    unit = 1
-
     def __init__(self, pretraining: Pretraining, out: Path):
         self.pretraining, self.out = pretraining, out
         self.run, self.keys = pretraining.run, seed_keys(pretraining.seeds)
         self.labels: list[dict[str, Any]] = [{"seed": seed} for seed in pretraining.seeds]
-        self.steps, self.log_every = pretraining.steps, pretraining.log_every
+        self.steps, self.unit, self.log_every = pretraining.steps, pretraining.unit, pretraining.log_every
         self.coverage = None if is_external(pretraining.env) else Coverage(grid_of(pretraining.env), len(self.labels))
         self.result: dict[str, Any] = {} if pretraining.chance is None else {"chance_reward": pretraining.chance}
         self._due = pretraining.snapshots[:-1]
@@ -46,7 +44,7 @@ class Pretrainer:
 
     def open(self, stack: contextlib.ExitStack) -> Restorable:
         count = self.run.envs * len(self.labels)
-        environments = make_envs(self.pretraining.env, count, self.pretraining.seeds)
+        environments = make_envs(self.pretraining.env, count, self.pretraining.seeds, self.run.vision)
         return stack.enter_context(contextlib.closing(environments))
 
     def restore(self, session: Session, found: Restored) -> None:

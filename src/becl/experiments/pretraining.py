@@ -19,15 +19,17 @@ import jax
 import jax.numpy as jnp
 
 from becl.errors import UserError, unknown
-from becl.experiments.environments import choose_numbers, parts_of, spec_of
+from becl.experiments.environments import check_drawn, check_seen, choose_numbers, parts_of, spec_of
 from becl.experiments.settings import Setting, change, check_least, check_positive, check_seeds, settings_of
 from becl.learning.choice import Halves, Prior
 from becl.learning.ddpg import DDPG
 from becl.learning.offpolicy import OffPolicy
 from becl.learning.replay import Replay
+from becl.learning.seeing import Vision
 from becl.nn.adam import Adam
 from becl.nn.networks import Network, hidden_widths, with_hidden
 from becl.nn.precision import Precision
+from becl.nn.vision import CNN
 from becl.objectives import METHODS, Method, Objective, Sum, find_method, kinds_of
 from becl.objectives.extrinsic import Extrinsic
 from becl.objectives.protocol import chance_reward
@@ -73,6 +75,11 @@ class Pretraining:
         return [*(step for step in SNAPSHOTS if step < self.steps), self.steps]
 
     @property
+    def unit(self) -> int:
+        """Environment steps in a step of the loop."""
+        return unit_of(self.run)
+
+    @property
     def chance(self) -> float | None:
         """The reward where states say nothing about skills, for methods that know it."""
         return chance_reward(self.run.objective, self.run.batch)
@@ -110,7 +117,7 @@ def published_run(options: PretrainOptions, given: Objective | None = None) -> O
     choice, interval = Prior(), method.skill_interval
     if isinstance(objective.skills, Modes):  # They change in the middle of an episode.
         choice, interval = Halves(), min(interval or spec.episode_length, max(1, spec.episode_length // 2))
-    return OffPolicy(
+    run = OffPolicy(
         spec,
         objective,
         replay=Replay(released_skill=method.released_skill, balanced=method.balanced_batches),
@@ -118,6 +125,52 @@ def published_run(options: PretrainOptions, given: Objective | None = None) -> O
         skill_interval=interval,
         choice=choice,
     )
+    return with_vision(run, options.env, method, options.pixels, options.encoder)
+
+
+def with_vision(run: OffPolicy, env: str, method: Method, pixels: bool, encoder: str | None) -> OffPolicy:
+    """A run that learns from images where it is asked to, at URLB's sizes for these."""
+    if encoder is not None and not pixels:
+        raise UserError(f"--encoder {encoder}: for images; add --pixels")
+    if not pixels:
+        return run
+    check_seen(env)
+    vision = Vision(through=method.images.through)
+    return dataclasses.replace(
+        run,
+        vision=vision,
+        learner=DDPG(feature_dim=method.images.feature_dim),
+        replay=dataclasses.replace(run.replay, nstep=1),
+        batch=256,
+        random_steps=run.random_steps // vision.repeat,
+    )
+
+
+def with_features(run: OffPolicy, env: str, method: Method) -> OffPolicy:
+    """A run from images once all options are known: with an encoder's trainer by name, and its number of features."""
+    if run.vision is None:
+        return run
+    vision = run.vision
+    if vision.trained_by == "released":
+        vision = dataclasses.replace(vision, trained_by=method.images.released)
+    check_vision(vision)
+    check_drawn(env, vision)
+    return dataclasses.replace(run, vision=vision, env=spec_of(env, vision))
+
+
+def check_vision(vision: Vision) -> None:
+    """Refuses images that nothing can be made of."""
+    least = vision.encoder.smallest
+    if vision.size < least:
+        raise UserError(f"vision.size {vision.size}: the encoder needs images of {least} pixels at least")
+    check_positive({"vision.stack": vision.stack, "vision.repeat": vision.repeat,
+                    "vision.encoder.filters": vision.encoder.filters, "vision.encoder.layers": vision.encoder.layers,
+                    "vision.optimizer.learning_rate": vision.optimizer.learning_rate})  # fmt: skip
+
+
+def unit_of(run: OffPolicy) -> int:
+    """Environment steps in a step of the loop: images are seen after each action was taken several times."""
+    return 1 if run.vision is None else run.vision.repeat
 
 
 def of_method(options: PretrainOptions, method: Method) -> Objective:
@@ -142,7 +195,7 @@ def changed(run: OffPolicy, options: PretrainOptions) -> OffPolicy:
         run = apply_setting(run, options.method, setting)
     if find_method(options.method).successor_features:
         run = override(run, "learner.critic_dim", run.objective.skills.dim)
-    return run
+    return with_features(run, options.env, find_method(options.method))
 
 
 def resized(run: OffPolicy, envs: int | None, precision: Precision | None) -> OffPolicy:
@@ -171,6 +224,8 @@ def apply_setting(run: OffPolicy, method: str, setting: Setting) -> OffPolicy:
     """A run with one option changed that has no flag of its own."""
     if setting.first in FLAGS or "skills" in setting.path.split(".")[:3]:
         raise UserError(f"--set {setting}: use {FLAGS.get(setting.first, '--skills')}")
+    if setting.first == "vision" and run.vision is None:
+        raise UserError(f"--set {setting}: for images; add --pixels")
     own = [field.name for field in dataclasses.fields(run) if field.name not in FLAGS]
     options = option_names(run.objective)
     if setting.first not in {*own, *(name.partition(".")[0] for name in options)}:
@@ -182,10 +237,16 @@ def check(pretraining: Pretraining) -> None:
     """Refuses values that no run can use."""
     run = pretraining.run
     check_seeds(pretraining.seeds)
-    if pretraining.steps <= run.random_steps:
+    random = run.random_steps * pretraining.unit
+    if pretraining.steps <= random:
         raise UserError(
-            f"--steps {pretraining.steps:,}: must be more than the {run.random_steps:,} random steps in the beginning "
+            f"--steps {pretraining.steps:,}: must be more than the {random:,} random steps in the beginning "
             "(random_steps)"
+        )
+    if pretraining.steps % pretraining.unit:
+        raise UserError(
+            f"--steps {pretraining.steps:,}: a multiple of {pretraining.unit}, as often as each action is taken "
+            "(vision.repeat)"
         )
     if pretraining.log_every < 1:
         raise UserError(f"--log-every {pretraining.log_every}: must be greater than 0 and finite")
@@ -212,6 +273,8 @@ def check_run(run: OffPolicy) -> None:
         raise UserError(f"reward_normalise {run.reward_normalise}: a batch of {run.batch} has no deviation; at least 2")
     if getattr(run.objective, "targets", ()) and getattr(learner, "critic_dim", 1) > 1:
         raise UserError("targets: for critics of values; these are of successor features, which have a target each")
+    if run.vision is not None and getattr(learner, "normalize", False):
+        raise UserError("--normalize-obs: for observations of numbers; those of images are scaled alike")
     if run.replay.balanced and not isinstance(run.objective.skills, OneHot):
         raise UserError("replay.balanced: for discrete skills, which can be counted")
     for prefix, part in named_parts(run.objective):
@@ -262,7 +325,7 @@ def load_pretraining(out: Path) -> Pretraining:
 def spec_classes() -> dict[str, type]:
     """Every kind of spec that a run may hold, by name."""
     spaces = (NoSkill, OneHot, Cube, Sphere, Modes)
-    parts = (Pretraining, OffPolicy, Prior, Halves, DDPG, Replay, Network, Adam, Sum, *spaces)
+    parts = (Pretraining, OffPolicy, Prior, Halves, DDPG, Replay, Network, Adam, Sum, Vision, CNN, *spaces)
     others = (kind for method in METHODS.values() for kind in kinds_of(method.objective))
     return {kind.__name__: kind for kind in (*parts, *others)}
 

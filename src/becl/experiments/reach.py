@@ -102,8 +102,7 @@ class Towards:
         if obs.shape[-1:] != self.goal.shape:
             raise UserError(f"an observation of shape {obs.shape}: {len(self.goal)} numbers are needed, one row each")
         rows = obs.reshape(-1, len(self.goal))
-        both = jnp.concatenate([rows, np.broadcast_to(self.goal, rows.shape)], 1)
-        action = np.asarray(act(self._turning, both))
+        action = np.asarray(act(self._turning, rows, np.broadcast_to(self.goal, rows.shape)))
         action = action.reshape(*obs.shape[:-1], -1)
         return action if self._to_action is None else self._to_action(action)
 
@@ -135,7 +134,9 @@ def resolve(options: ReachOptions) -> Journey:
 
 
 def check_leads(pretraining: Pretraining) -> None:
-    """Refuses methods whose features say nothing about the way to a goal."""
+    """Refuses methods whose features say nothing about the way to a goal, and goals that are images."""
+    if pretraining.run.vision is not None:
+        raise UserError("a goal is an observation of numbers; this run sees images (--pixels)")
     if leading(pretraining.run.objective) is None:
         able = ", ".join(name for name, method in METHODS.items() if leading(method.objective) is not None)
         raise UserError(f"{pretraining.method} has no features that lead to a goal; {able} have")

@@ -41,7 +41,7 @@ def load_snapshot(pretraining: Pretraining, path: Path) -> tuple[Any, Any]:
     """States of learner and objective from a snapshot; optimisers begin anew."""
     run, key = pretraining.run, jax.random.key(0)
     shapes = {
-        "learner": jax.eval_shape(lambda: run.learner.init(key, run.env, run.objective.skills)),
+        "learner": jax.eval_shape(lambda: run.agent.init(key, run.env, run.objective.skills)),
         "objective": jax.eval_shape(lambda: run.objective.init(key, run.seen)),
     }
     loaded = load_arrays(path, without_optimizers(shapes))
@@ -51,9 +51,7 @@ def load_snapshot(pretraining: Pretraining, path: Path) -> tuple[Any, Any]:
 
 def learner_shapes(run: OffPolicy) -> Any:
     """Shapes of a learner's networks: drawing them to be replaced at once would take many seconds."""
-    return without_optimizers(
-        jax.eval_shape(lambda: run.learner.init(jax.random.key(0), run.env, run.objective.skills))
-    )
+    return without_optimizers(jax.eval_shape(lambda: run.agent.init(jax.random.key(0), run.env, run.objective.skills)))
 
 
 def failure(pretraining: Pretraining, out: Path, step: int, what: str, seeds: Sequence[int]) -> str:

@@ -16,13 +16,19 @@ from becl.learning.choice import Held, Regress
 from becl.learning.controller import Controller
 from becl.learning.ddpg import DDPGState
 from becl.learning.offpolicy import RunState
+from becl.learning.seeing import SeeingState
 from becl.objectives.aps import APSState
 
+Learned = DDPGState | SeeingState
 
-def take_over(transfer: Transfer, fresh: DDPGState, pretrained: DDPGState) -> DDPGState:
-    """A fresh learner with what it inherits; optimisers always begin anew."""
+
+def take_over(transfer: Transfer, fresh: Any, pretrained: Any) -> Any:
+    """A fresh learner with what it inherits, an encoder whatever the rest; optimisers always begin anew."""
     if transfer == "none":
         return fresh
+    if isinstance(fresh, SeeingState):
+        inner = take_over(transfer, fresh.inner, pretrained.inner)
+        return fresh._replace(encoder=pretrained.encoder, inner=inner)
     if transfer == "trunk":
         critic = eqx.tree_at(lambda critic: critic.trunk, fresh.critic, pretrained.critic.trunk)
         return fresh._replace(actor=pretrained.actor, critic=critic)
@@ -31,7 +37,7 @@ def take_over(transfer: Transfer, fresh: DDPGState, pretrained: DDPGState) -> DD
     return fresh._replace(actor=pretrained.actor, critic=pretrained.critic, target=target)
 
 
-def load_learners(finetuning: Finetuning) -> tuple[DDPGState, Any]:
+def load_learners(finetuning: Finetuning) -> tuple[Learned, Any]:
     """States of learner and objective at the snapshot, one a lane."""
     assert finetuning.pretraining is not None
     assert finetuning.snapshot is not None
@@ -59,7 +65,7 @@ def held_skills(finetuning: Finetuning) -> Float[np.ndarray, "lanes skill"]:
     return np.stack([np.asarray(of(lane)) for lane in finetuning.lanes])
 
 
-def prepared(finetuning: Finetuning, state: RunState, pretrained: tuple[DDPGState, Any] | None) -> RunState:
+def prepared(finetuning: Finetuning, state: RunState, pretrained: tuple[Learned, Any] | None) -> RunState:
     """The state of all lanes before the first step."""
     if pretrained is not None and not isinstance(finetuning.run.learner, Controller):
         state = state._replace(learner=take_over(finetuning.transfer, state.learner, pretrained[0]))

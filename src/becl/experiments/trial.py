@@ -14,7 +14,7 @@ from becl.learning.training import train
 
 def trial_of(run: OffPolicy) -> OffPolicy:
     """The same with a small replay and an early start, to be timed."""
-    few = (run.replay.nstep + 2) * max(run.envs, run.steps_per_update)
+    few = (run.needed + 2) * max(run.envs, run.steps_per_update)
     replay = dataclasses.replace(run.replay, capacity=max(8 * few, 1000))
     return dataclasses.replace(run, random_steps=few, replay=replay)
 
@@ -25,7 +25,7 @@ def time_loop(pretraining: Pretraining, patience: float = 20.0) -> float:
     updates, began = 0, time.perf_counter()
     since, step = began, 0
     with contextlib.closing(
-        make_envs(pretraining.env, run.envs * len(pretraining.seeds), pretraining.seeds)
+        make_envs(pretraining.env, run.envs * len(pretraining.seeds), pretraining.seeds, run.vision)
     ) as environments:
         for now in train(trial, environments, seed_keys(pretraining.seeds), 10**9):
             if now.metrics is None:
@@ -34,7 +34,8 @@ def time_loop(pretraining: Pretraining, patience: float = 20.0) -> float:
             late = time.perf_counter() - began > patience
             if step and (late or time.perf_counter() - since > 2.0):
                 jax.block_until_ready(now.metrics)
-                return (now.step - step) * len(pretraining.seeds) / (time.perf_counter() - since)
+                steps = (now.step - step) * len(pretraining.seeds) * pretraining.unit
+                return steps / (time.perf_counter() - since)
             if updates == 3 or (updates == 1 and late):
                 # The first ones compile.
                 jax.block_until_ready(now.metrics)

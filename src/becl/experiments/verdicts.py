@@ -90,7 +90,7 @@ def finetuning_lines(finetuning: Finetuning, rows: Sequence[Row], out: Path) -> 
         folder = shlex.quote(str(out))
         return [*lines, f"compare with pretrained skills: becl finetune RUN, then becl report FOLDER {folder}"]
     words = ["becl", "finetune", "--scratch", "--task", *finetuning.tasks, "--steps", str(finetuning.steps)]
-    words += ["--seeds", seeds_text(finetuning.seeds)]
+    words += ["--seeds", seeds_text(finetuning.seeds)] + ([] if finetuning.run.vision is None else ["--pixels"])
     return [*lines, f"compare with learning from scratch: {shlex.join(words)}"]
 
 

@@ -42,6 +42,12 @@ class Policy(NamedTuple):
     about: dict[str, Any]
 
 
+def check_numbers_seen(run: OffPolicy, folder: Path) -> None:
+    """Refuses policies of images."""
+    if run.vision is not None:
+        raise UserError(f"{folder} learned from images: policies that see are not written as files")
+
+
 def find_policy(
     run: Path, skill: str | None = None, seed: int | None = None, snapshot: int | None = None, task: str | None = None
 ) -> Policy:
@@ -69,6 +75,7 @@ def pretrained_policy(
     folder: Path, skill: str | None, seed: int | None, snapshot: int | None, task: str | None
 ) -> Policy:
     spec = load_pretraining(folder)
+    check_numbers_seen(spec.run, folder)
     if task is not None:
         raise UserError(f"--task {task}: {folder} was pretrained without a task; leave it out")
     seed = choose_seed(folder, spec.seeds, seed)
@@ -86,6 +93,7 @@ def finetuned_policy(
     folder: Path, skill: str | None, seed: int | None, snapshot: int | None, task: str | None
 ) -> Policy:
     spec = load_policies(folder, snapshot)
+    check_numbers_seen(spec.run, folder)
     seed = choose_seed(folder, spec.seeds, seed)
     task = choose_task(folder, spec.tasks, task)
     space = spec.run.objective.skills
@@ -97,6 +105,7 @@ def finetuned_policy(
         raise UserError(f"--skill {skill}: {why}; leave it out")
     lane = Lane(task, seed, int(chosen[1]) if spec.skill == "each" and chosen else None)
     actor, kept = load_policy(spec, folder, lane)
+    assert isinstance(actor, Actor)
     vector, name = chosen or stored_skill(space, kept)
     about = describe(spec.run, spec.env, spec.method, seed, spec.steps, vector, name)
     about |= {"task": task, "pretraining_steps": spec.snapshot}

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from becl.envs.spec import EnvSpec
-from becl.learning.replay import Experience, Replay, ReplayState
+from becl.learning.replay import Experience, ReplayState, Sampled
 from becl.nn.networks import MLP, Network
 from becl.objectives.aps import regress_skill
 from becl.skills import Cube, Modes, OneHot, SkillSpace
@@ -32,7 +32,7 @@ class SkillChoice(Protocol):
         """After a step of all environments."""
         ...
 
-    def learn(self, state: Any, key: PRNGKeyArray, replay: Replay, kept: ReplayState, number: Int[Array, ""]) -> Any:
+    def learn(self, state: Any, key: PRNGKeyArray, replay: Sampled, kept: ReplayState, number: Int[Array, ""]) -> Any:
         """Beside the learner's updates before the `number`-th step."""
         ...
 
@@ -59,7 +59,7 @@ class Unmoved:
         del step
         return state
 
-    def learn(self, state: Any, key: PRNGKeyArray, replay: Replay, kept: ReplayState, number: Int[Array, ""]) -> Any:
+    def learn(self, state: Any, key: PRNGKeyArray, replay: Sampled, kept: ReplayState, number: Int[Array, ""]) -> Any:
         del key, replay, kept, number
         return state
 
@@ -162,7 +162,7 @@ class BestFirst:
         return state._replace(total=total, steps=state.steps + jnp.where(going, acted.sum(0), 0.0))
 
     def learn(
-        self, state: Trials, key: PRNGKeyArray, replay: Replay, kept: ReplayState, number: Int[Array, ""]
+        self, state: Trials, key: PRNGKeyArray, replay: Sampled, kept: ReplayState, number: Int[Array, ""]
     ) -> Trials:
         del key, replay, kept, number
         return state
@@ -220,7 +220,7 @@ class Regress:
         return state
 
     def learn(
-        self, state: Regression, key: PRNGKeyArray, replay: Replay, kept: ReplayState, number: Int[Array, ""]
+        self, state: Regression, key: PRNGKeyArray, replay: Sampled, kept: ReplayState, number: Int[Array, ""]
     ) -> Regression:
         def regress(state: Regression) -> Regression:
             batch = replay.sample(kept, key, self.batch)

@@ -8,8 +8,12 @@ With trunk features shared by both critics, clipped noise on target and policy a
     Q̄ ← 0.01 · Q + 0.99 · Q̄
 
 Where an objective has two rewards, each has its y and its critic loss, whose gradients are reconciled (AMPED).
+
+On features of images (`feature_dim`) the networks are URLB's for those: a narrow trunk of state and skill, which the
+action joins behind it, and one more hidden layer in actor and critics.
 """
 
+import dataclasses
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -48,6 +52,8 @@ class Actor(eqx.Module):
     out: Linear
     moments: Moments | None = None
     """Of observations, where they are whitened."""
+    deeper: Linear | None = None
+    """A second hidden layer, where observations are features of images."""
 
     def __call__(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch action"]:
         """The mean action."""
@@ -58,9 +64,11 @@ class Actor(eqx.Module):
         return jnp.tanh(self.layers(x)[-1])
 
     def layers(self, x: Float[Array, "*batch in"]) -> tuple[Array, Array, Array]:
-        """What trunk and hidden layer compute, and the action before its tanh."""
+        """What trunk and last hidden layer compute, and the action before its tanh."""
         features = self.trunk(x)
         units = self.hidden.hidden(features)
+        if self.deeper is not None:
+            units = self.deeper.hidden(units)
         return features, units, self.out(units)
 
     def whitened(self, x: Float[Array, "*batch any"]) -> Float[Array, "*batch any"]:
@@ -75,7 +83,7 @@ class Actor(eqx.Module):
         """The same policy having seen observations (changes nothing unless it keeps moments)."""
         if self.moments is None:
             return self
-        return Actor(self.trunk, self.hidden, self.out, add_moments(self.moments, obs))
+        return dataclasses.replace(self, moments=add_moments(self.moments, obs))
 
 
 class Critic(eqx.Module):
@@ -86,11 +94,20 @@ class Critic(eqx.Module):
     """From the trunk to both heads: the second half of its outputs is the second's."""
     weight: Float[Array, "2 hidden value"]
     bias: Float[Array, "2 value"]
+    deeper: Linear | None = None
+    """A second hidden layer of each head, where observations are features of images."""
 
     def layers(self, x: Float[Array, "batch in"]) -> tuple[Array, Array]:
-        """What trunk and hidden layer compute."""
-        features = self.trunk(x)
-        return features, self.hidden.hidden(features)
+        """What trunk and last hidden layer compute. What stands behind the trunk's inputs joins behind the trunk."""
+        seen = len(self.trunk.linear.weight)
+        features = self.trunk(x[:, :seen])
+        joined = features if seen == x.shape[1] else jnp.concatenate([features, x[:, seen:]], 1)
+        units = self.hidden.hidden(joined)
+        if self.deeper is not None:
+            halves = jnp.swapaxes(units.reshape(len(x), 2, -1), 0, 1)
+            halves = jax.vmap(lambda layer, half: layer.hidden(half))(self.deeper, halves)
+            units = jnp.swapaxes(halves, 0, 1).reshape(len(x), -1)
+        return features, units
 
     def __call__(self, x: Float[Array, "batch in"]) -> Float[Array, "2 batch value"]:
         _, features = self.layers(x)
@@ -114,7 +131,7 @@ class DDPGState(NamedTuple):
 @dataclass(frozen=True)
 class DDPG:
     hidden: int = 1024
-    """Width of every layer."""
+    """Width of every layer, but for the trunk with `feature_dim`."""
     stddev: float = 0.2
     """Of the noise on actions."""
     noise_clip: float = 0.3
@@ -130,30 +147,44 @@ class DDPG:
     ends of their range, which is what pretraining with a small reward leads to (docs/transfer.md)."""
     gives_way: float = added(0.8)
     """Where an objective has two rewards: how often the first one's gradient gives way when both disagree (AMPED)."""
+    feature_dim: int = added(0)
+    """Width of the trunk where observations are features of images, with URLB's networks for these (docs/pixels.md); 0
+    for those of numbers."""
 
     def init(self, key: PRNGKeyArray, env: EnvSpec, skills: SkillSpace) -> DDPGState:
         actor_key, critic_key = jax.random.split(key)
         state_dim = env.obs_dim + skills.dim
         keys = jax.random.split(actor_key, 3)
+        width = self.feature_dim or self.hidden
         actor = Actor(
-            init_trunk(keys[0], state_dim, self.hidden),
-            orthogonal_layer(keys[1], self.hidden, self.hidden),
+            init_trunk(keys[0], state_dim, width),
+            orthogonal_layer(keys[1], width, self.hidden),
             orthogonal_layer(keys[2], self.hidden, env.action_dim, self.action_gain),
             init_moments(env.obs_dim) if self.normalize else None,
+            self.init_deeper(actor_key),
         )
-        critic = self.init_critic(critic_key, state_dim + env.action_dim)
+        critic = self.init_critic(critic_key, state_dim, env.action_dim)
         return DDPGState(actor, critic, critic, self.optimizer.init(actor), self.optimizer.init(critic))
 
-    def init_critic(self, key: PRNGKeyArray, in_dim: int) -> Critic:
+    def init_critic(self, key: PRNGKeyArray, state_dim: int, action_dim: int) -> Critic:
         trunk_key, *head_keys = jax.random.split(key, 5)
-        hidden = [orthogonal_layer(key, self.hidden, self.hidden) for key in head_keys[:2]]
+        inputs, width = state_dim + action_dim, self.hidden
+        if self.feature_dim:
+            inputs, width = state_dim, self.feature_dim + action_dim
+        hidden = [orthogonal_layer(key, width, self.hidden) for key in head_keys[:2]]
         out = [orthogonal_layer(key, self.hidden, self.critic_dim) for key in head_keys[2:]]
+        deeper = [self.init_deeper(key) for key in head_keys[:2]]
         return Critic(
-            init_trunk(trunk_key, in_dim, self.hidden),
+            init_trunk(trunk_key, inputs, self.feature_dim or self.hidden),
             jax.tree.map(lambda *both: jnp.concatenate(both, -1), *hidden),
             jnp.stack([layer.weight for layer in out]),
             jnp.stack([layer.bias for layer in out]),
+            jax.tree.map(lambda *both: jnp.stack(both), *deeper),
         )
+
+    def init_deeper(self, key: PRNGKeyArray) -> Linear | None:
+        """The second hidden layer, where there is one."""
+        return orthogonal_layer(jax.random.fold_in(key, 1), self.hidden, self.hidden) if self.feature_dim else None
 
     def act(
         self,

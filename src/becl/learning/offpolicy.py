@@ -1,5 +1,7 @@
 """Off-policy learning (URLB's schedule): act, learn from what is stored, simulate, store.
 
+Observations are numbers or, with `vision`, images, in front of which an encoder stands (`seeing.py`).
+
 One seed's step is `act`, then `learn`. Both are pure; `programs.py` compiles them for all seeds together, and
 `training.py` has the loop that goes back and forth between them and the environments.
 """
@@ -10,20 +12,23 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, Shaped
 
-from becl.envs.spec import EnvSpec
+from becl.envs.spec import EnvSpec, Images
 from becl.errors import UserError
 from becl.learning.choice import ChoosesByState, Prior, SkillChoice
 from becl.learning.ddpg import DDPG
 from becl.learning.protocols import Learner
 from becl.learning.replay import Experience, Replay, ReplayState, Transitions
+from becl.learning.seeing import Seeing, Viewed, Vision
 from becl.nn.precision import Precision
 from becl.objectives.particles import init_scale, update_scale
 from becl.objectives.protocol import Batch, Metrics, Objective, fit_in_turn, priced
+from becl.objectives.total import fitted_loss
 from becl.specs import added
 
 Data = Array | np.ndarray
+Keys = Key[Array, " updates"]
 
 
 class RunState(NamedTuple):
@@ -57,9 +62,9 @@ class Pricing(NamedTuple):
 class Outcome(NamedTuple):
     """What a step of the environments led to."""
 
-    obs: Float[Data, "*seeds envs obs"]
+    obs: Shaped[Data, "*seeds_envs_obs"]
     """Before the step."""
-    next_obs: Float[Data, "*seeds envs obs"]
+    next_obs: Shaped[Data, "*seeds_envs_obs"]
     reward: Float[Data, "*seeds envs"]
     last: Bool[Data, "*seeds envs"]
     terminated: Bool[Data, "*seeds envs"]
@@ -100,6 +105,8 @@ class OffPolicy:
     with the reward, so a small one leaves the policy less certain (docs/transfer.md)."""
     reward_normalise: Literal["none", "std"] = added("none")
     """`std` first divides rewards by their running standard deviation."""
+    vision: Vision | None = added(None)
+    """What is seen where observations are images, and through which encoder."""
 
     def __post_init__(self) -> None:
         if self.envs < 1 or self.steps_per_update < 1:
@@ -111,8 +118,35 @@ class OffPolicy:
             )
         if other := [number for number in self.objective_obs if not 0 <= number < self.env.obs_dim]:
             raise UserError(f"objective_obs {other[0]}: an observation has numbers 0 to {self.env.obs_dim - 1}")
-        if self.replay.capacity // self.envs < self.replay.nstep:
+        if self.replay.capacity // self.envs < self.needed:
             raise UserError(f"replay.capacity {self.replay.capacity}: too small for {self.envs} environments")
+        if self.vision is not None and self.objective_obs:
+            raise UserError("objective_obs: observations are images here, and have no numbers to choose from")
+
+    @property
+    def agent(self) -> Learner:
+        """The learner, and the encoder in front of it where there is one."""
+        if self.vision is None:
+            return self.learner
+        assert isinstance(self.learner, DDPG)
+        return Seeing(self.learner, self.vision)
+
+    @property
+    def images(self) -> Images | None:
+        """What observations look like where they are images."""
+        return None if self.vision is None else self.vision.images
+
+    @property
+    def obs(self) -> jax.ShapeDtypeStruct:
+        """Shape and type of an observation."""
+        if self.images is None:
+            return jax.ShapeDtypeStruct((self.env.obs_dim,), jnp.float32)
+        return jax.ShapeDtypeStruct(self.images.shape, self.images.kind)
+
+    @property
+    def needed(self) -> int:
+        """Rows that the replay must have at least: of images, a whole stack and the frame after the last step too."""
+        return self.replay.nstep + (0 if self.vision is None else self.vision.stack)
 
     @property
     def seen(self) -> EnvSpec:
@@ -126,7 +160,8 @@ class OffPolicy:
 
     def learns_at(self, step: int) -> bool:
         """Whether there are updates before the environments' step that begins at this many steps."""
-        enough = step >= self.random_steps and step // self.envs >= self.replay.nstep
+        rows = self.replay.nstep if self.vision is None else self.replay.nstep + 1
+        enough = step >= self.random_steps and step // self.envs >= rows
         return enough and step % self.steps_per_update == 0
 
     def init(self, key: PRNGKeyArray) -> tuple[RunState, Activity]:
@@ -134,9 +169,9 @@ class OffPolicy:
         skills = self.objective.skills
         state = RunState(
             keys[0],
-            self.learner.init(keys[1], self.env, skills),
+            self.agent.init(keys[1], self.env, skills),
             self.objective.init(keys[2], self.seen),
-            self.replay.init(self.env, skills, self.envs),
+            self.replay.init(self.env, skills, self.envs, self.images),
             self.choice.init(keys[3], self.env, skills),
             () if self.reward_normalise == "none" else init_scale(),
         )
@@ -153,7 +188,7 @@ class OffPolicy:
         actor: Any,
         rule: Any,
         before: Activity,
-        obs: Float[Array, "envs obs"],
+        obs: Shaped[Array, "envs *obs"],
         began: Bool[Array, " envs"],
         number: Int[Array, ""],
     ) -> Activity:
@@ -164,10 +199,10 @@ class OffPolicy:
         skill = jnp.where(drawn[:, None], fresh, before.skill)
         since = jnp.where(drawn, 0, before.since + 1)
         random = (number * self.envs < self.random_steps) & (self.warmup == "random")
-        return Activity(skill, since, self.learner.act(actor, obs, skill, action_key, random))
+        return Activity(skill, since, self.agent.act(actor, obs, skill, action_key, random))
 
     def draw(
-        self, rule: Any, key: PRNGKeyArray, obs: Float[Array, "envs obs"], number: Int[Array, ""]
+        self, rule: Any, key: PRNGKeyArray, obs: Shaped[Array, "envs *obs"], number: Int[Array, ""]
     ) -> Float[Array, "envs skill"]:
         """For each environment the skill that begins with the `number`-th step, should one begin."""
         if isinstance(self.choice, ChoosesByState):
@@ -175,12 +210,12 @@ class OffPolicy:
         return self.choice.draw(rule, key, self.objective.skills, self.envs, number)
 
     def judged(
-        self, actor: Any, rule: Any, obs: Float[Array, "envs obs"], skill: Float[Array, "envs skill"]
+        self, actor: Any, rule: Any, obs: Shaped[Array, "envs *obs"], skill: Float[Array, "envs skill"]
     ) -> Float[Array, "envs action"]:
         """Actions to be judged by, of a skill or of those that a rule chooses by the state."""
         if isinstance(self.choice, ChoosesByState):
             skill = self.choice.best_by_state(rule, obs)
-        return self.learner.best(actor, obs, skill)
+        return self.agent.best(actor, obs, skill)
 
     def store(self, replay: ReplayState, rule: Any, choice: Activity, outcome: Outcome) -> tuple[ReplayState, Any]:
         """Keeps a step of all environments, and shows it to the rule that chooses skills."""
@@ -200,14 +235,28 @@ class OffPolicy:
         """The updates before the `number`-th step of all environments; metrics are their means."""
         key = jax.random.fold_in(state.key, 2 * number + 1)
         sample_key, *keys, rule_key = jax.random.split(key, 2 + 2 * self.updates)
-        # All batches of all updates are drawn at once: a few large gathers instead of many small ones.
-        drawn = self.replay.sample(state.replay, sample_key, self.updates * self.fits_per_update * self.batch)
-        shape = (self.updates, self.fits_per_update, self.batch)
-        drawn = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), drawn)
         price_keys, learn_keys = jnp.stack(keys[: self.updates]), jnp.stack(keys[self.updates :])
+        # All batches of all updates are drawn at once: a few large gathers instead of many small ones.
+        drawn = self.replay.draw(state.replay, sample_key, self.updates * self.fits_per_update * self.batch)
+        shape = (self.updates, self.fits_per_update, self.batch)
+        if self.vision is None:
+            batches = jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), self.replay.cut(state.replay, *drawn))
+            learner, pricing, metrics = self.side_by_side(state, batches, price_keys, learn_keys)
+            replay = self.replay
+        else:
+            places = (drawn[0].reshape(shape), drawn[1].reshape(shape))
+            learner, pricing, metrics = self.in_turn(state, places, price_keys, learn_keys)
+            replay = Viewed(self.replay, learner.encoder)
+        rule = self.choice.learn(state.skill, rule_key, replay, state.replay, number)
+        state = state._replace(learner=learner, objective=pricing.objective, skill=rule, scale=pricing.scale)
+        return state, metrics[0] | metrics[1]
 
-        # What is rewarded does not depend on what is learned from it. So while the learner is at one update, the
-        # objective may be at the next: side by side where the device can.
+    def side_by_side(
+        self, state: RunState, drawn: Transitions, price_keys: Keys, learn_keys: Keys
+    ) -> tuple[Any, Pricing, tuple[Metrics, Metrics]]:
+        """All updates of a step. What is rewarded does not depend on what is learned from it. So while the learner is
+        at one update, the objective may be at the next: side by side where the device can."""
+
         def body(carry: tuple[Any, Pricing, Transitions], step: tuple[PRNGKeyArray, PRNGKeyArray, Transitions]):
             learner, pricing, priced = carry
             learn_key, price_key, batches = step
@@ -222,9 +271,28 @@ class OffPolicy:
         learner, learned = self.learner.update(learner, priced, learn_keys[-1])
         learner = self.learner.end(learner)
         metrics = jax.tree.map(lambda many, one: (many.sum(0) + one) / self.updates, metrics, (fitted, learned))
-        rule = self.choice.learn(state.skill, rule_key, self.replay, state.replay, number)
-        state = state._replace(learner=learner, objective=pricing.objective, skill=rule, scale=pricing.scale)
-        return state, metrics[0] | metrics[1]
+        return learner, pricing, metrics
+
+    def in_turn(
+        self,
+        state: RunState,
+        places: tuple[Int[Array, "updates fits batch"], Int[Array, "updates fits batch"]],
+        price_keys: Keys,
+        learn_keys: Keys,
+    ) -> tuple[Any, Pricing, tuple[Metrics, Metrics]]:
+        """All updates of a step on images: one after another, as both losses may train the encoder. Only places are
+        drawn before; images are gathered where they are needed."""
+        agent = self.agent
+
+        def body(carry: tuple[Any, Pricing], step: tuple[Any, PRNGKeyArray, PRNGKeyArray]):
+            places, price_key, learn_key = step
+            learner, pricing, priced, fitted = self.price_images(*carry, price_key, state.replay, places)
+            learner, learned = agent.update(learner, priced, learn_key)
+            return (learner, pricing), (fitted, learned)
+
+        carry = (agent.begin(state.learner), Pricing(state.objective, state.scale))
+        (learner, pricing), metrics = jax.lax.scan(body, carry, (places, price_keys, learn_keys))
+        return agent.end(learner), pricing, jax.tree.map(lambda many: many.mean(0), metrics)
 
     def price(
         self, learner: Any, pricing: Pricing, key: PRNGKeyArray, batches: Transitions
@@ -238,12 +306,49 @@ class OffPolicy:
             left = self.fits_per_update - number
             objective, fitted = fit_in_turn(self.objective, objective, self.to_batch(learner, last), fit_key, left)
         objective, reward = priced(self.objective, objective, self.to_batch(learner, last), reward_key)
+        scale, rewarded, metrics = self.rewarded(scale, last, reward, fitted)
+        return Pricing(objective, scale), rewarded, metrics
+
+    def price_images(
+        self,
+        learner: Any,
+        pricing: Pricing,
+        key: PRNGKeyArray,
+        replay: ReplayState,
+        places: tuple[Int[Array, "fits batch"], Int[Array, "fits batch"]],
+    ) -> tuple[Any, Pricing, Transitions, Metrics]:
+        """The same on images, gathered from these places of the replay: takes the encoder along."""
+        agent, (objective, scale) = self.agent, pricing
+        assert isinstance(agent, Seeing)
+        *fit_keys, reward_key = jax.random.split(key, self.fits_per_update + 1)
+        images = features = fitted = None
+        for number, fit_key in enumerate(fit_keys):
+            start, column = (part[number] for part in places)
+            images = agent.shifted(self.replay.cut(replay, start, column), jax.random.fold_in(fit_key, 1))
+            left, before = self.fits_per_update - number, objective
+
+            def fit(seen: Transitions, before: Any = before, key: PRNGKeyArray = fit_key, left: int = left):
+                state, metrics = fit_in_turn(self.objective, before, self.as_batch(seen), key, left)
+                return fitted_loss(self.objective, metrics), (state, metrics)
+
+            learner, features, (objective, fitted) = agent.fit(learner, images, fit)
+        assert images is not None
+        assert features is not None
+        assert fitted is not None
+        objective, reward = priced(self.objective, objective, self.as_batch(features), reward_key)
+        scale, rewarded, metrics = self.rewarded(scale, agent.handed_over(images, features), reward, fitted)
+        return learner, Pricing(objective, scale), rewarded, metrics
+
+    def rewarded(
+        self, scale: Any, batch: Transitions, reward: Float[Array, "batch *targets"], fitted: Metrics
+    ) -> tuple[Any, Transitions, Metrics]:
+        """A batch with the rewards that the learner sees, the statistics of rewards, and metrics."""
         metrics = {f"objective_{name}": value for name, value in fitted.items()}
-        metrics |= {"reward": mean_of(reward), "extrinsic": last.reward.mean()}
+        metrics |= {"reward": mean_of(reward), "extrinsic": batch.reward.mean()}
         scale, resized = self.resize(scale, reward)
         if self.reward_scale != 1 or self.reward_normalise != "none":
             metrics["learner_reward"] = mean_of(resized)
-        return Pricing(objective, scale), last._replace(reward=resized), metrics
+        return scale, batch._replace(reward=resized), metrics
 
     def resize(self, scale: Any, reward: Float[Array, "batch *targets"]) -> tuple[Any, Float[Array, "batch *targets"]]:
         """Rewards of the size that the learner should see, and the statistics with these rewards in them."""
@@ -256,7 +361,7 @@ class OffPolicy:
         """What the learner's networks look like on a batch of what is stored, before the `number`-th step."""
         key = jax.random.fold_in(jax.random.fold_in(state.key, number), 0)
         batch = self.replay.sample(state.replay, key, self.batch)
-        return self.learner.diagnose(state.learner, batch)
+        return self.agent.diagnose(state.learner, batch)
 
     def seen_of(self, obs: Float[Array, "*batch all"]) -> Float[Array, "*batch seen"]:
         """The numbers of an observation that the objective sees."""
@@ -264,10 +369,15 @@ class OffPolicy:
 
     def to_batch(self, learner: Any, transitions: Transitions) -> Batch:
         """Transitions as the objective sees them."""
+        obs, next_obs = (self.agent.view(learner, obs) for obs in (transitions.obs, transitions.next_obs))
+        return self.as_batch(transitions._replace(obs=obs, next_obs=next_obs))
+
+    def as_batch(self, transitions: Transitions) -> Batch:
+        """Transitions whose observations are as networks get them."""
         interval = self.skill_interval or self.env.episode_length
 
         def seen(obs: Float[Array, "batch all"]) -> Float[Array, "batch seen"]:
-            return self.seen_of(self.learner.view(learner, obs))
+            return self.seen_of(obs)
 
         return Batch(
             obs=seen(transitions.obs),

@@ -3,16 +3,19 @@
 A transition never leads from one episode into the next. How close to an episode's end one may begin depends on the end.
 A time limit says nothing about what would have followed, so all n steps must lie before it (URLB's rule). An end for
 good (discount 0) is itself what there is to learn: the sum of rewards is shorter there, and nothing is added to it.
+
+Images are kept frame by frame: see `stacks.py`.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
-from becl.envs.spec import EnvSpec
+from becl.envs.spec import EnvSpec, Images
+from becl.learning.stacks import Finals, init_finals, obs_after, obs_at, split_step
 from becl.skills import SkillSpace, skill_index
 from becl.specs import added
 
@@ -25,13 +28,15 @@ OVERDRAW = 4  # Transitions drawn for each that is kept where all skills are to 
 class Experience(NamedTuple):
     """One step of all environments, or many of them."""
 
-    obs: Float[Array, "*t envs obs"]
+    obs: Shaped[Array, "*t_envs_obs"]
+    """Of images, in the replay: the newest frame."""
     action: Float[Array, "*t envs action"]
     reward: Float[Array, "*t envs"]
     """The environment's own."""
     discount: Float[Array, "*t envs"]
     """0 where the task ended for good, else 1."""
-    next_obs: Float[Array, "*t envs obs"]
+    next_obs: Shaped[Array, "*t_envs_obs"]
+    """Of images, in the replay: how many episodes had ended before."""
     skill: Float[Array, "*t envs skill"]
     """The one that chose the action."""
     since: Int[Array, "*t envs"]
@@ -43,13 +48,13 @@ class Experience(NamedTuple):
 class Transitions(NamedTuple):
     """What a learner sees: from `obs` by `action` to `next_obs`, n steps later or where the episode ended for good."""
 
-    obs: Float[Array, "batch obs"]
+    obs: Shaped[Array, "batch *obs"]
     action: Float[Array, "batch action"]
     reward: Float[Array, "batch *targets"]
     """Discounted sum over the steps; or what an objective makes of them, of each target where there are several."""
     discount: Float[Array, " batch"]
     """Of what follows `next_obs`; 0 after an end for good."""
-    next_obs: Float[Array, "batch obs"]
+    next_obs: Shaped[Array, "batch *obs"]
     skill: Float[Array, "batch skill"]
     trajectory: Int[Array, " batch"]
     """Equal numbers mean the same stretch of one skill in one environment."""
@@ -61,6 +66,15 @@ class ReplayState(NamedTuple):
     steps: Experience
     written: Int[Array, ""]
     """Steps ever added; the oldest are overwritten."""
+    finals: Finals | tuple[()] = ()
+    """Of images: the frames that episodes ended with."""
+
+
+@runtime_checkable
+class Sampled(Protocol):
+    """A replay as those see it who only sample from it."""
+
+    def sample(self, state: ReplayState, key: PRNGKeyArray, batch: int) -> Transitions: ...
 
 
 @dataclass(frozen=True)
@@ -75,40 +89,53 @@ class Replay:
     balanced: bool = added(False)
     """As many transitions of each skill in every batch, as the paper's Algorithm 1 draws them. For discrete skills."""
 
-    def init(self, env: EnvSpec, skills: SkillSpace, envs: int) -> ReplayState:
+    def init(self, env: EnvSpec, skills: SkillSpace, envs: int, images: Images | None = None) -> ReplayState:
         rows = self.capacity // envs
         shape = (rows, envs)
+        obs, next_obs = (jnp.zeros((*shape, env.obs_dim)) for _ in range(2))
+        if images is not None:
+            obs, next_obs = jnp.zeros((*shape, *images.frame), images.kind), jnp.zeros(shape, jnp.int32)
         steps = Experience(
-            obs=jnp.zeros((*shape, env.obs_dim)),
+            obs=obs,
             action=jnp.zeros((*shape, env.action_dim)),
             reward=jnp.zeros(shape),
             discount=jnp.zeros(shape),
-            next_obs=jnp.zeros((*shape, env.obs_dim)),
+            next_obs=next_obs,
             skill=jnp.zeros((*shape, skills.dim)),
             since=jnp.zeros(shape, jnp.int32),
             last=jnp.zeros(shape, bool),
         )
-        return ReplayState(steps, jnp.zeros((), jnp.int32))
+        finals = () if images is None else init_finals(env, images, rows, envs)
+        return ReplayState(steps, jnp.zeros((), jnp.int32), finals)
 
-    def bytes(self, env: EnvSpec, skills: SkillSpace, envs: int) -> int:
+    def bytes(self, env: EnvSpec, skills: SkillSpace, envs: int, images: Images | None = None) -> int:
         """Device memory of one seed's buffer."""
-        shapes = jax.eval_shape(lambda: self.init(env, skills, envs))
+        shapes = jax.eval_shape(lambda: self.init(env, skills, envs, images))
         return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
 
     def add(self, state: ReplayState, step: Experience) -> ReplayState:
         """Keeps one step of every environment."""
-        row = state.written % state.steps.last.shape[0]
+        row, finals = state.written % state.steps.last.shape[0], state.finals
+        if isinstance(finals, Finals):
+            step, finals = split_step(finals, step)
         steps = jax.tree.map(lambda kept, new: kept.at[row].set(new), state.steps, step)
-        return ReplayState(steps, state.written + 1)
+        return ReplayState(steps, state.written + 1, finals)
 
     def sample(self, state: ReplayState, key: PRNGKeyArray, batch: int) -> Transitions:
-        """n-step transitions, uniform over starts that no time limit cuts short; `nstep` rows must be there."""
+        """n-step transitions, uniform over starts that no time limit cuts short; `nstep` rows must be there, of images
+        one more."""
+        return self.cut(state, *self.draw(state, key, batch))
+
+    def draw(
+        self, state: ReplayState, key: PRNGKeyArray, batch: int
+    ) -> tuple[Int[Array, " batch"], Int[Array, " batch"]]:
+        """Where the transitions of a batch begin: steps and environments."""
         if not self.balanced:
-            return self.cut(state, *self.starts(state, key, batch))
+            return self.starts(state, key, batch)
         start, column = self.starts(state, key, OVERDRAW * batch)
         skill = state.steps.skill[start % len(state.steps.skill), column]
         kept = even_rows(skill_index(skill), skill.shape[-1], batch)
-        return self.cut(state, start[kept], column[kept])
+        return start[kept], column[kept]
 
     def starts(
         self, state: ReplayState, key: PRNGKeyArray, batch: int
@@ -118,7 +145,11 @@ class Replay:
         filled = jnp.minimum(state.written, rows)
         env_key, start_key = jax.random.split(key)
         column = jax.random.randint(env_key, (CANDIDATES, batch), 0, envs)
-        offset = jax.random.randint(start_key, (CANDIDATES, batch), 0, filled - self.nstep + 1)
+        low, high = 0, filled - self.nstep + 1
+        if isinstance(state.finals, Finals):
+            # Frames before the oldest are gone, and what the newest step led to is kept with the next.
+            low, high = jnp.where(state.written > rows, state.finals.stack - 1, 0), high - 1
+        offset = jax.random.randint(start_key, (CANDIDATES, batch), low, high)
         start = state.written - filled + offset
         # Cut short: the first end among all steps of the window but the last is a time limit.
         broken = jnp.zeros(start.shape, bool)
@@ -156,12 +187,16 @@ class Replay:
             before = jnp.maximum(start - 1, oldest)
             known = ~at(steps.last, before)[:, None]
             skill = jnp.where(known, at(steps.skill, before), skill)
+        if isinstance(state.finals, Finals):
+            obs, next_obs = obs_at(steps, state.finals, start, column), obs_after(steps, state.finals, end, column)
+        else:
+            obs, next_obs = at(steps.obs, start), at(steps.next_obs, end)
         return Transitions(
-            obs=at(steps.obs, start),
+            obs=obs,
             action=at(steps.action, start),
             reward=reward,
             discount=discount,
-            next_obs=at(steps.next_obs, end),
+            next_obs=next_obs,
             skill=skill,
             trajectory=(start - since) * envs + column,
             since=since + end - start + 1,

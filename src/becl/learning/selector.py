@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from becl.envs.spec import EnvSpec
 from becl.learning.choice import Unmoved
-from becl.learning.replay import Replay, ReplayState, Transitions
+from becl.learning.replay import ReplayState, Sampled, Transitions
 from becl.nn.adam import Adam, AdamState
 from becl.nn.networks import MLP, Network, Trunk, follow, init_trunk
 from becl.skills import SkillSpace
@@ -105,7 +105,7 @@ class Selector(Unmoved):
         return jax.nn.one_hot(jnp.argmax(logits, -1), logits.shape[-1])
 
     def learn(
-        self, state: SelectorState, key: PRNGKeyArray, replay: Replay, kept: ReplayState, number: Int[Array, ""]
+        self, state: SelectorState, key: PRNGKeyArray, replay: Sampled, kept: ReplayState, number: Int[Array, ""]
     ) -> SelectorState:
         envs = kept.steps.last.shape[1]
 

@@ -7,13 +7,13 @@ With one environment this is the published order to the letter.
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Bool, Key, Shaped
 
 from becl.envs.simulations import Step
-from becl.learning.offpolicy import Activity, OffPolicy, Outcome, RunState
+from becl.learning.offpolicy import Activity, Data, OffPolicy, Outcome, RunState
 from becl.learning.programs import programs, usable_devices
 from becl.learning.protocols import Environments
 from becl.objectives.protocol import Metrics
@@ -26,7 +26,7 @@ class Loop(NamedTuple):
     """Steps of all environments taken."""
     state: RunState
     choice: Activity
-    obs: Float[np.ndarray, "seeds envs obs"]
+    obs: Shaped[Data, "seeds envs *obs"]
     began: Bool[np.ndarray, "seeds envs"]
     pending: Outcome
     """Not yet stored."""
@@ -67,7 +67,7 @@ def environment_errors(step: int) -> Iterator[None]:
 def check_outcome(step: Step) -> None:
     """Refuses numbers that are none before they spread to all weights."""
     for name, values in (("an observation", step.next_obs), ("an observation", step.obs), ("a reward", step.reward)):
-        if not np.isfinite(values).all():
+        if isinstance(values, np.ndarray) and not np.isfinite(values).all():  # Images that were drawn are finite.
             place = np.argwhere(~np.isfinite(values))[0].tolist()
             which = f"number {place[1]} of {name}" if values.ndim > 1 else name
             raise ValueError(f"{which} is {values[tuple(place)]}")
@@ -99,7 +99,7 @@ def train(
         raise ValueError(f"{envs.num_envs} environments for {seeds} seeds of {run.envs}")
     parts = programs(run, usable_devices(seeds))
 
-    def by_seed(x: np.ndarray) -> np.ndarray:
+    def by_seed(x: Any) -> Any:
         return x.reshape(seeds, run.envs, *x.shape[1:])
 
     pending: Outcome | None = None

@@ -20,8 +20,10 @@ from becl.envs import maze
 from becl.envs.domain import Domain, Vector
 from becl.envs.external import is_external, make_external
 from becl.envs.maze_batch import MazeBatch
+from becl.envs.pictures import in_numbers
 from becl.envs.simulations import Simulations
 from becl.learning.protocols import Environments
+from becl.learning.seeing import Seer, Vision, behind_camera
 from becl.measure.coverage import grid_of
 from becl.measure.estimators import BIN, knn_accuracy, plug_in
 from becl.skills import NoSkill, OneHot, SkillSpace
@@ -37,8 +39,8 @@ SHUFFLES = 10  # Of skills among episodes, for the information that chance would
 STILL = 0.1  # Mean absolute speed of the joints below which a robot holds a pose, rad/s.
 APART = ("jaco",)  # Domains in which a task changes the scene: its brick lies elsewhere.
 
-Policy = Callable[[Float[Array, "n x"]], Float[Array, "n a"]]
-"""The mean action of observations with skills appended: an `Actor`, or any function of JAX."""
+Policy = Callable[..., Float[Array, "n a"]]
+"""The mean action of observations with skills appended: an `Actor`, or any function of JAX; or a `Seer`, of images."""
 Row = dict[str, Any]
 
 
@@ -102,6 +104,8 @@ class Wanted(NamedTuple):
     """Steps; the environment's own by default."""
     advance: Callable[[int], None] | None
     """Told how many steps were done."""
+    vision: Vision | None = None
+    """What the policy sees, where that is images."""
 
     @property
     def skill(self) -> Float[np.ndarray, "n dim"]:
@@ -124,13 +128,14 @@ def rollout(
     tasks: Sequence[str] | None = None,
     episode_length: int | None = None,
     advance: Callable[[int], None] | None = None,
+    vision: Vision | None = None,
 ) -> Episodes:
     """Some episodes of every skill in an environment (`walker`, `walker_run`, `square_a`), priced by `tasks` (all).
 
     Where a task changes the scene, each is simulated apart, and all but the rewards are of the first. `advance` is told
-    how many steps were done.
+    how many steps were done. With a `vision` the policy sees images; what is measured is the same.
     """
-    wanted = Wanted(policy, skills, episodes, seed, episode_length, advance)
+    wanted = Wanted(policy, skills, episodes, seed, episode_length, advance, vision)
     if env in maze.names():
         return maze_rollout(env, wanted)
     if is_external(env):
@@ -156,7 +161,7 @@ def external_rollout(env: str, wanted: Wanted) -> Episodes:
         obs, places, rewards = [batch.reset()], [batch.places()], []
         over, length, now = np.zeros(len(skill), bool), np.zeros(len(skill), int), obs[0]
         for _ in range(wanted.episode_length or batch.spec.episode_length):
-            step = batch.step(np.asarray(act(wanted.policy, jnp.concatenate([now, skill], axis=1))))
+            step = batch.step(np.asarray(act(wanted.policy, now, skill)))
             now = step.obs
             obs.append(np.where(over[:, None], obs[-1], step.next_obs))
             # Where an episode has just ended, the next has begun elsewhere.
@@ -185,10 +190,11 @@ def robot_rollout(tasks: Sequence[str], wanted: Wanted) -> Episodes:
     name, _, first = tasks[0].partition("_")
     watched = Watched(envs.DOMAINS[name], [task.partition("_")[2] for task in tasks])
     sims = Simulations(watched, first, len(wanted.skill), wanted.seeds, wanted.episode_length)
+    seen_by = behind_camera(sims, wanted.vision)
     obs, places, speeds = [], [], []
     rewards: dict[str, list[Vector]] = {task: [] for task in tasks}
-    with contextlib.closing(sims):
-        for seen in play(wanted.policy, sims, wanted.skill, wanted.advance):
+    with contextlib.closing(seen_by):
+        for seen in play(wanted.policy, seen_by, wanted.skill, wanted.advance):
             if not obs:
                 qpos = np.stack([sims.data(number).qpos for number in range(sims.num_envs)])
                 obs.append(seen)
@@ -198,9 +204,10 @@ def robot_rollout(tasks: Sequence[str], wanted: Wanted) -> Episodes:
             obs.append(np.where(good[:, None], seen, obs[-1]))
             places.append(np.where(good[:, None], place_of(name, watched.qpos, seen), places[-1]))
             speeds.append(np.where(good, watched.joint_speed, 0.0))
-            for task, reward in zip(tasks, watched.rewards, strict=True):
+            for task, reward in zip(tasks, watched.earned(), strict=True):
                 rewards[task].append(np.where(good, reward, 0.0))
-    count, timestep = len(wanted.skills), sims.model.opt.timestep
+    count, repeat = len(wanted.skills), 1 if wanted.vision is None else wanted.vision.repeat
+    timestep = sims.model.opt.timestep * repeat
     return Episodes(
         _by_skill(np.stack(obs, axis=1), count),
         {task: _by_skill(np.stack(each, axis=1), count) for task, each in rewards.items()},
@@ -217,20 +224,20 @@ def play(
     skill: Float[np.ndarray, "n z"],
     advance: Callable[[int], None] | None = None,
 ) -> Iterator[Float32[np.ndarray, "n o"]]:
-    """The states of one episode of every environment: the first, then what each action led to."""
+    """The states of one episode of every environment, in numbers: the first, then what each action led to."""
     obs = environments.reset()
-    yield obs
+    yield getattr(environments, "numbers", obs)
     for _ in range(environments.spec.episode_length):
-        outcome = environments.step(np.asarray(act(policy, jnp.concatenate([obs, skill], axis=1))))
+        outcome = environments.step(np.asarray(act(policy, obs, skill)))
         obs = outcome.obs
         if advance is not None:
             advance(len(obs))
-        yield outcome.next_obs
+        yield in_numbers(environments, outcome).next_obs
 
 
 @eqx.filter_jit
-def act(policy: Policy, x: Float[Array, "n x"]) -> Float[Array, "n a"]:
-    return policy(x)
+def act(policy: Policy, obs: Any, skill: Any) -> Float[Array, "n a"]:
+    return policy(obs, skill) if isinstance(policy, Seer) else policy(jnp.concatenate([obs, skill], axis=1))
 
 
 def place_of(domain: str, qpos: Float[np.ndarray, "n q"], obs: Float[np.ndarray, "n o"]) -> Float[np.ndarray, "n axes"]:
@@ -255,7 +262,8 @@ class Seen(NamedTuple):
 
 
 class Watched:
-    """A domain that prices all `priced` tasks and looks at the joints whenever a step's reward is asked for."""
+    """A domain that prices all `priced` tasks, and looks at the joints, whenever a step's reward is asked for. Rewards
+    are added up until they are taken."""
 
     def __init__(self, domain: Domain, priced: Sequence[str]):
         self.domain, self.priced = domain, priced
@@ -285,10 +293,17 @@ class Watched:
         return self.domain.observe(view.view)
 
     def reward(self, task: str, view: Seen) -> Vector:
-        self.rewards = [self.domain.reward(one, view.view) for one in self.priced]
+        now = [self.domain.reward(one, view.view) for one in self.priced]
+        earned = self.rewards or [np.zeros(len(now[0]))] * len(now)
+        self.rewards = [one + other for one, other in zip(earned, now, strict=True)]
         self.qpos = view.qpos.copy()
         self.joint_speed = np.abs(view.qvel[:, view.hinges]).mean(1)
-        return self.rewards[self.priced.index(task)]
+        return now[self.priced.index(task)]
+
+    def earned(self) -> list[Vector]:
+        """The rewards of each task since they were taken last."""
+        rewards, self.rewards = self.rewards, []
+        return rewards
 
     def start(
         self, task: str, batch: "Batch", slots: Int[np.ndarray, " n"], randoms: Sequence[np.random.Generator]

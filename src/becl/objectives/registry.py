@@ -68,6 +68,18 @@ class MazeStudy:
 
 
 @dataclass(frozen=True)
+class FromImages:
+    """What of a method is its own where it learns from images: see docs/pixels.md."""
+
+    released: Literal["objective", "critic", "nobody"] = "objective"
+    """Whose loss trains the encoder in the released code."""
+    through: Literal["both", "obs"] = "both"
+    """Which state of a transition carries the objective's gradient; `obs` where s' is what is predicted."""
+    feature_dim: int = 50
+    """Width of the learner's trunk."""
+
+
+@dataclass(frozen=True)
 class Method:
     """A named objective, and how pretraining goes about it."""
 
@@ -91,6 +103,11 @@ class Method:
     """What a task inherits, as published: see `becl.experiments.finetuning.TRANSFERS`."""
     maze: MazeStudy | None = None
     """None: not part of the maze study, which is about discrete skills."""
+    images: FromImages = FromImages()
+
+
+PREDICTED = FromImages(through="obs")
+"""Of methods whose loss compares with what h(s') is, which would otherwise be made easy to predict."""
 
 
 def directed(objective: Objective, summary: str, maze: MazeStudy | None = None) -> Method:
@@ -128,16 +145,27 @@ METHODS: dict[str, Method] = {
         maze=MazeStudy(BeCLReleasedMaze(), as_released=True),
         finetune_skill="random",
     ),
-    "ddpg": Method(Extrinsic(), "task", "the task's own reward: no pretraining objective"),
-    "icm": Method(ICM(), "knowledge", "what a model of the dynamics predicts badly"),
-    "disagreement": Method(Disagreement(), "knowledge", "where five models of the dynamics disagree"),
+    "ddpg": Method(
+        Extrinsic(),
+        "task",
+        "the task's own reward: no pretraining objective",
+        images=FromImages("critic"),
+    ),
+    "icm": Method(ICM(), "knowledge", "what a model of the dynamics predicts badly", images=PREDICTED),
+    "disagreement": Method(
+        Disagreement(),
+        "knowledge",
+        "where five models of the dynamics disagree",
+        images=PREDICTED,
+    ),
     "rnd": Method(RND(), "knowledge", "states on which a random network is not yet imitated"),
-    "apt": Method(APT(), "data", "spread of states in features of the dynamics"),
+    "apt": Method(APT(), "data", "spread of states in features of the dynamics", images=PREDICTED),
     "proto": Method(
         ProtoRL(),
         "data",
         "spread of states in features with prototypes",
         transfer="critic-released",
+        images=PREDICTED,
     ),
     "smm": Method(
         SMM(),
@@ -174,6 +202,7 @@ METHODS: dict[str, Method] = {
         "spread of contrastively learned features",
         maze=MazeStudy(entropy_weight=0.02, learning_rate=5e-4),
         finetune_skill="constant",
+        images=FromImages("nobody", feature_dim=1024),
     ),
     "cic-released": Method(
         CIC(train_encoder=False, compare_with="obs"),
@@ -181,6 +210,7 @@ METHODS: dict[str, Method] = {
         "CIC as in the released maze code: spread in random features",
         maze=MazeStudy(as_released=True),
         finetune_skill="constant",
+        images=FromImages("nobody", feature_dim=1024),
     ),
     "moss": Method(
         MOSS(), "data", "spread in one half of an episode, the opposite in the other", finetune_skill="constant"
@@ -213,6 +243,7 @@ METHODS: dict[str, Method] = {
         "skills whose next state is predictable; in the maze the study's q(s'|z)",
         maze=MazeStudy(DADS(given="skill", stddev=0.5**0.5), entropy_weight=0.4, learning_rate=2.5e-4),
         finetune_skill="resampled",
+        images=PREDICTED,
     ),
     "dads-dynamics": Method(
         DADS(),
@@ -220,6 +251,7 @@ METHODS: dict[str, Method] = {
         "DADS proper, q(s'|s,z), also in the maze",
         maze=MazeStudy(),
         finetune_skill="resampled",
+        images=PREDICTED,
     ),
 }
 
@@ -252,6 +284,9 @@ def sum_of(names: Sequence[str]) -> Method:
         # Regressing needs the features of one method alone.
         finetune_skill="random" if lead.finetune_skill == "regress" else lead.finetune_skill,
         maze=None,
+        images=lead.images
+        if len({method.images.through for method in methods}) == 1
+        else dataclasses.replace(lead.images, through="both"),
     )
 
 
@@ -301,6 +336,7 @@ def kinds_of(spec: Any) -> Iterator[type]:
 RESERVED = {
     "Adam": "becl.nn.adam",
     "BestFirst": "becl.learning.choice",
+    "CNN": "becl.nn.vision",
     "Controller": "becl.learning.controller",
     "Cube": "becl.skills",
     "DDPG": "becl.learning.ddpg",
@@ -322,6 +358,7 @@ RESERVED = {
     "Selector": "becl.learning.selector",
     "Sphere": "becl.skills",
     "Sum": "becl.objectives.total",
+    "Vision": "becl.learning.seeing",
 }
 """Classes of specs that are not objectives, and where they live: the folder of a run may name them."""
 

@@ -222,3 +222,14 @@ def with_option(objective: Any, path: str, value: Any, above: str = "") -> Any:
     if first not in OWN:
         raise unknown(f"option of {'+'.join(objective.names)}", path, option_names(objective))
     return override(objective, path, value, above)
+
+
+def fitted_loss(objective: Any, metrics: Metrics) -> Float[Array, ""]:
+    """The loss that a fit went down, among the metrics that it returned; of a sum those of all parts that count."""
+    if not isinstance(objective, Sum):
+        return metrics.get("loss", jnp.zeros(()))
+    total = jnp.zeros(())
+    for weight, name, part in zip(objective.weights, objective.names, objective.parts, strict=True):
+        own = {one.removeprefix(f"{name}_"): value for one, value in metrics.items() if one.startswith(f"{name}_")}
+        total += fitted_loss(part, own) if weight else 0.0
+    return total

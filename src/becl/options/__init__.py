@@ -26,6 +26,7 @@ from becl.options.looking import (
     TrajectoriesOptions,
     VideoOptions,
 )
+from becl.options.training import Encoder as Encoder
 from becl.options.training import FinetuneOptions, MazeOptions, PretrainOptions, ResumeOptions, SweepOptions
 from becl.options.training import Precision as Precision
 from becl.specs import parse

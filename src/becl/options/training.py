@@ -22,6 +22,7 @@ from becl.options.fields import (
 )
 
 Precision = Literal["auto", "float32", "tf32", "bf16"]
+Encoder = Literal["cnn"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,10 @@ class PretrainOptions:
     """Width of all networks (default: 1024). 256 suits a laptop."""
     precision: Precision | None = None
     """Precision of matrix products (default: bf16 where supported). Weights and optimisers stay float32."""
+    pixels: Annotated[bool, Group("Images")] = False
+    """Learn from images of the robot, as URLB does, instead of from its joints (docs/pixels.md). Steps are frames."""
+    encoder: Encoder | None = None
+    """Network in front that makes features of images: URLB's convolutions (cnn) (default: cnn)."""
     objective_obs: Annotated[Parts, Group("Details of the method")] = None
     """What the objective sees of an observation: indices (0:2, or 0,3,7) or named parts (height) (default: all)."""
     normalize_obs: bool = False
@@ -68,7 +73,8 @@ class PretrainOptions:
     wandb: Project | None = None
     """Also log to this Weights & Biases project."""
     out: Folder | None = None
-    """Folder for results (default: runs/pretrain-ENV-METHOD). The same command continues a stopped run."""
+    """Folder for results (default: runs/pretrain-ENV-METHOD, with -pixels behind it for those). The same command
+    continues a stopped run."""
     dry_run: Annotated[bool, Group("Before it starts")] = False
     """Only show the resolved configuration, the memory it needs and the estimated time."""
 
@@ -118,6 +124,10 @@ class FinetuneOptions:
     """Width of the networks with --scratch (default: 1024)."""
     precision: Precision | None = None
     """Precision of matrix products (default: as in pretraining). Weights and optimisers stay float32."""
+    pixels: Annotated[bool, Group("Images from scratch")] = False
+    """Learn from images of the robot. A pretrained run sees what it saw before (docs/pixels.md)."""
+    encoder: Encoder | None = None
+    """Network in front that makes features of images: URLB's convolutions (cnn) (default: cnn)."""
     set: Annotated[Settings, Group("Details of the method")] = ()
     """Any other option, for example warmup=policy random_steps=0 (docs/finetuning.md). --set may be repeated, but each
     option is set once."""
@@ -126,7 +136,8 @@ class FinetuneOptions:
     wandb: Project | None = None
     """Also log to this Weights & Biases project."""
     out: Folder | None = None
-    """Folder for results (default: runs/finetune-DOMAIN-METHOD). The same command continues a stopped run."""
+    """Folder for results (default: runs/finetune-DOMAIN-METHOD, with -pixels behind it for those). The same command
+    continues a stopped run."""
     dry_run: Annotated[bool, Group("Before it starts")] = False
     """Only show the resolved configuration and the memory it needs."""
     trust: Trust = False

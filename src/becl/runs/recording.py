@@ -155,7 +155,7 @@ class Recorder:
         """The shapes of a loop's arrays."""
         run, seeds = self._run, len(self._keys)
         state, choice = jax.eval_shape(programs(run, usable_devices(seeds)).init, self._keys)
-        observed = np.zeros((seeds, run.envs, run.env.obs_dim), np.float32)
+        observed = np.zeros((seeds, run.envs, *run.obs.shape), run.obs.dtype)
         number, flag = np.zeros((seeds, run.envs), np.float32), np.zeros((seeds, run.envs), bool)
         pending = Outcome(observed, observed, number, flag, flag)
         return {"state": state, "choice": choice, "obs": observed, "began": flag, "pending": pending}

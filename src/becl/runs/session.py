@@ -20,6 +20,7 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import numpy as np
 
+from becl.envs.pictures import in_numbers
 from becl.errors import Failed
 from becl.learning.offpolicy import OffPolicy, RunState
 from becl.learning.protocols import Restorable
@@ -202,7 +203,7 @@ class Session:
         experiment, advanced = self.experiment, self.experiment.run.envs * self.experiment.unit
         self._loop, self.state = now.loop, now.state
         self.step = min(now.step * experiment.unit, experiment.steps)
-        self._log.add(now.metrics, now.outcome)
+        self._log.add(now.metrics, in_numbers(self._environments, now.outcome))
         self.bar.note = experiment.note() or self._log.note
         self.bar.advance(advanced * len(experiment.labels))
         experiment.after_step(self)

@@ -179,7 +179,7 @@ def pretrain_cells(block: Block) -> Iterator[GridCell]:
 FROM_NOTHING = "ddpg"
 """The method that is not pretrained: it learns tasks from scratch."""
 PRETRAINED_ONLY = ("snapshot", "skill", "transfer")
-SCRATCH_TOO = ("hidden", "envs", "precision")
+SCRATCH_TOO = ("hidden", "envs", "precision", "pixels", "encoder")
 EXAMPLE = "OPTION=VALUE, for example temperature=0.2"
 
 
@@ -231,7 +231,7 @@ def scratch_options(given: PretrainOptions, options: dict[str, Any]) -> dict[str
     settings.pop("replay.capacity", None)
     settings |= {"learner.normalize": True} if given.normalize_obs else {}
     settings |= {one.path: one.value for one in settings_of(options.get("set", ()), EXAMPLE)}
-    own = {name: getattr(given, name) for name in SCRATCH_TOO if getattr(given, name) is not None}
+    own = {name: getattr(given, name) for name in SCRATCH_TOO if getattr(given, name) not in (None, False)}
     return own | options | ({"set": settings} if settings else {})
 
 

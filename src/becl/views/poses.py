@@ -28,6 +28,7 @@ from becl.experiments.lanes import Lane
 from becl.experiments.policies import load_policies, load_policy
 from becl.experiments.pretraining import Pretraining, load_pretraining
 from becl.experiments.snapshots import load_snapshot, snapshot_path
+from becl.learning.seeing import Vision, behind_camera
 from becl.measure.skills import STARTS, Policy, Watched, play
 from becl.runs.folder import read_config
 from becl.runs.log import lane_name
@@ -176,8 +177,10 @@ def motion_of(look: Look | Tuned, frames: int, steps: int | None = None) -> Moti
     """The episode of every skill, or its first `steps`, in so many frames at most."""
     if isinstance(look, Tuned):
         policy, skill = load_policy(look.finetuning, look.folder, look.lane)
-        return thinned(record(policy, look.lane.task, skill[None], [0], steps=steps), frames)
-    return thinned(record(policy_of(look), look.env, look.vectors, look.names, steps=steps), frames)
+        vision = look.finetuning.run.vision
+        return thinned(record(policy, look.lane.task, skill[None], [0], steps=steps, vision=vision), frames)
+    vision = look.pretraining.run.vision
+    return thinned(record(policy_of(look), look.env, look.vectors, look.names, steps=steps, vision=vision), frames)
 
 
 # --- Episodes ---------------------------------------------------------------------------------------------------------
@@ -192,6 +195,8 @@ class Take(NamedTuple):
     seed: int
     """Of the start."""
     steps: int | None
+    vision: Vision | None = None
+    """What the policy sees, where that is images."""
 
     @property
     def seeds(self) -> list[int]:
@@ -205,9 +210,10 @@ def record(
     names: Sequence[int],
     seed: int = STARTS,
     steps: int | None = None,
+    vision: Vision | None = None,
 ) -> Motion:
     """A frame a step. The start is that of the first episode of `becl evaluate`."""
-    take = Take(policy, skills, list(names), seed, steps)
+    take = Take(policy, skills, list(names), seed, steps, vision)
     if env in maze.names():
         return record_maze(env, take)
     return record_external(env, take) if is_external(env) else record_robot(env, take)
@@ -225,8 +231,10 @@ def record_robot(env: str, take: Take) -> Motion:
     task = task or domain.primal
     watched = Watched(domain, [task])
     poses: list[np.ndarray] = []
-    with contextlib.closing(Simulations(watched, task, len(take.skills), take.seeds, take.steps)) as sims:
-        for _ in play(take.policy, sims, take.skills):
+    sims = Simulations(watched, task, len(take.skills), take.seeds, take.steps)
+    seen_by = behind_camera(sims, take.vision)
+    with contextlib.closing(seen_by):
+        for _ in play(take.policy, seen_by, take.skills):
             if not poses:
                 poses.append(np.stack([sims.data(number).qpos for number in range(sims.num_envs)]))
                 continue
@@ -234,6 +242,7 @@ def record_robot(env: str, take: Take) -> Motion:
             good = sims.divergences == 0
             poses.append(np.where(good[:, None], watched.qpos, poses[-1]))
         model, seconds = copy.copy(sims.model), sims.model.opt.timestep * domain.substeps
+    seconds *= 1 if take.vision is None else take.vision.repeat
     return Motion(take.names, np.stack(poses, axis=1), seconds, model, domain.camera)
 
 

@@ -40,7 +40,7 @@ def draw(look: Look, out: Path, episodes: int) -> int:
     learner, objective = load_snapshot(look.pretraining, look.path)
     with progress(len(look.names) * episodes * look.pretraining.run.env.episode_length, "steps") as bar:
         done = rollout(learner.actor, look.env, look.vectors, episodes, tasks=tasks_in_one_scene(look.env),
-                       advance=bar.advance)  # fmt: skip
+                       advance=bar.advance, vision=look.pretraining.run.vision)  # fmt: skip
     check_writable(out)
     if not done.place.shape[-1]:
         print(f"no trajectories: {look.env} has no body whose place is known (a MuJoCo model's has)")
@@ -75,11 +75,11 @@ def figures_of(look: Look, done: Episodes, learner: Any, objective: Any) -> Iter
 
 
 def features_of(look: Look, done: Episodes, learner: Any, objective: Any) -> np.ndarray | None:
-    """BeCL's features of some states [skills, episodes, states, feature]; None for other methods."""
+    """BeCL's features of some states [skills, episodes, states, feature]; None for other methods, and from images."""
     import jax.numpy as jnp
 
     run = look.pretraining.run
-    if not isinstance(objective, EncoderState):
+    if not isinstance(objective, EncoderState) or run.vision is not None:  # Of images no numbers are at hand.
         return None
     chosen = np.linspace(1, done.obs.shape[2] - 1, min(STATES, done.obs.shape[2] - 1)).round().astype(int)
     obs = run.learner.view(learner, jnp.asarray(done.obs[:, :, chosen]))

@@ -44,7 +44,8 @@ def kept(look: Look) -> list[Numbers] | None:
 
 
 def measured(look: Look, advance: Callable[[int], None] | None = None) -> list[Numbers]:
-    done = rollout(policy_of(look), look.env, look.vectors, EPISODES, advance=advance)
+    vision = look.pretraining.run.vision
+    done = rollout(policy_of(look), look.env, look.vectors, EPISODES, advance=advance, vision=vision)
     return gathered(look.names, per_skill(done, look.env, look.names), zero_shot(done, look.names))
 
 
