@@ -13,7 +13,7 @@ from becl.cores import available_cores
 from becl.errors import Failed, UserError, brief
 from becl.experiments.workers import ONE_THREAD
 from becl.invocation import to_install
-from becl.runs.progress import say
+from becl.runs.progress import counted, say
 from becl.signals import STOPPED
 from becl.sweeps.device import Device, device_here
 from becl.sweeps.jobs import LOST, Ended, Order, run_job
@@ -92,8 +92,8 @@ class OnRay:
             cores = max(node.get("CPU", 0) for node in self.nodes)
             self.close()
             raise UserError(
-                f"no machine has {self.cpus} cores and {self.gpus:g} GPUs for a job; the largest has {cores:g} and "
-                f"{most:g}"
+                f"no machine has {counted(self.cpus, 'core')} and {self.gpus:g} GPUs for a job; the largest has "
+                f"{cores:g} and {most:g}"
             )
         calls = 1 if self.gpus else REUSED
         self._run = ray.remote(max_retries=0, max_calls=calls, num_cpus=self.cpus, num_gpus=self.gpus)(run_job)
