@@ -1,4 +1,4 @@
-"""Environments by name: what they look like, and copies of them shared by seeds."""
+"""Environments by name: their specs, and copies of them shared by seeds."""
 
 from collections.abc import Mapping, Sequence
 
@@ -26,14 +26,14 @@ def spec_of(env: str) -> EnvSpec:
 
 
 def parts_of(env: str) -> Mapping[str, slice]:
-    """Named parts of an observation."""
+    """The named parts of an environment's observations."""
     if is_external(env):
         return external_parts(env)
     return {"x": slice(0, 1), "y": slice(1, 2)} if env in maze.names() else envs.DOMAINS[env.partition("_")[0]].parts
 
 
 def choose_numbers(given: str | Sequence[int], parts: Mapping[str, slice], count: int) -> tuple[int, ...]:
-    """Numbers of an observation: given as they are, or as `0:2`, `0,3,7` or names of parts, several with commas."""
+    """Indices of an observation's numbers: given as they are, or as `0:2`, `0,3,7` or names of parts, with commas."""
     chosen: list[int] = []
     for word in given.split(",") if isinstance(given, str) else []:
         word = word.strip()
@@ -55,7 +55,7 @@ def choose_numbers(given: str | Sequence[int], parts: Mapping[str, slice], count
 
 
 def make_envs(env: str, count: int, seeds: Sequence[int]) -> Restorable:
-    """Environments shared equally by seeds."""
+    """Makes `count` environments, shared equally by seeds."""
     if is_external(env):
         return make_external(env, count, list(seeds))
     if env in maze.names():

@@ -21,8 +21,8 @@ from becl.runs.arrays import named_arrays, place_arrays
 class Judge:
     """Evaluates policies in simulations of their own, in a thread beside the training.
 
-    The score of a policy is its mean return over whole episodes, without noise: one of each of its simulations.
-    Policies run on the CPU, so that the device is left to the training; or on the device, once that is over.
+    The score of a policy is its mean return over whole episodes without noise, one in each of its simulations. Policies
+    run on the CPU, so that the device is left to the training, or on the device once training is over.
     """
 
     def __init__(self, finetuning: Finetuning, environments: Restorable, keys: jax.Array, device: Any = None):
@@ -39,25 +39,25 @@ class Judge:
         )
 
     def submit(self, step: int, state: RunState) -> None:
-        """Has the policies of all lanes evaluated as they are now."""
+        """Queues the policies of all lanes, as they are now, for evaluation."""
         skills = np.asarray(self._choose(state.skill, self._keys, np.int32(step)))
-        # A copy: the loop reuses the memory.
+        # A copy, because the loop reuses the memory.
         actors = jax.tree.map(lambda leaf: np.array(leaf), state.learner.actor)
         self._waiting.append((step, skills, self._thread.submit(self._evaluate, step, actors, skills)))
 
     @property
     def idle(self) -> bool:
-        """Whether all that was submitted is done."""
+        """Whether everything that was submitted is done."""
         return all(future.done() for _, _, future in self._waiting)
 
     def finished(self, wait: bool = False) -> Iterator[tuple[int, Any, Float[np.ndarray, "lanes episodes"]]]:
-        """Steps, skills and returns of evaluations that are done, in their order."""
+        """Steps, skills and returns of the evaluations that are done, in order."""
         while self._waiting and (wait or self._waiting[0][2].done()):
             step, skills, returns = self._waiting.pop(0)
             yield step, skills, returns.result()
 
     def get_state(self) -> dict[str, np.ndarray]:
-        """Where the simulations are, once nothing is being evaluated any more."""
+        """The state of the simulations, once nothing is being evaluated any more."""
         assert not self._waiting
         return named_arrays({"obs": self._obs, "envs": self._environments.get_state()})
 

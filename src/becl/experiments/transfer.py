@@ -1,4 +1,4 @@
-"""What a finetuning takes over from its pretraining: networks, and the skill that learns."""
+"""What finetuning inherits from pretraining: networks, and the skill that learns the task."""
 
 from pathlib import Path
 from typing import Any
@@ -20,19 +20,19 @@ from becl.objectives.aps import APSState
 
 
 def take_over(transfer: Transfer, fresh: DDPGState, pretrained: DDPGState) -> DDPGState:
-    """A fresh learner with what it inherits; optimisers always begin anew."""
+    """A fresh learner with the networks that it inherits; optimisers always start anew."""
     if transfer == "none":
         return fresh
     if transfer == "trunk":
         critic = eqx.tree_at(lambda critic: critic.trunk, fresh.critic, pretrained.critic.trunk)
         return fresh._replace(actor=pretrained.actor, critic=critic)
-    # A copy: the loop gives the memory of both away.
+    # A copy, because the loop donates the memory of both.
     target = jax.tree.map(jnp.copy, pretrained.critic) if transfer == "critic" else fresh.target
     return fresh._replace(actor=pretrained.actor, critic=pretrained.critic, target=target)
 
 
 def load_learners(finetuning: Finetuning) -> tuple[DDPGState, Any]:
-    """States of learner and objective at the snapshot, one a lane."""
+    """States of learner and objective at the snapshot, one per lane."""
     assert finetuning.pretraining is not None
     assert finetuning.snapshot is not None
     assert finetuning.source is not None
@@ -44,7 +44,7 @@ def load_learners(finetuning: Finetuning) -> tuple[DDPGState, Any]:
 
 
 def held_skills(finetuning: Finetuning) -> Float[np.ndarray, "lanes skill"]:
-    """The skill of each lane where one is held."""
+    """The skill of each lane, for rules that hold one skill."""
     space = finetuning.run.objective.skills
 
     def of(lane: Lane) -> jax.Array:

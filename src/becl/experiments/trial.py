@@ -1,4 +1,4 @@
-"""A few steps of a run, timed, to tell how long the whole of it takes."""
+"""Times a few steps of a run, to estimate how long the whole run takes."""
 
 import contextlib
 import dataclasses
@@ -13,14 +13,14 @@ from becl.learning.training import train
 
 
 def trial_of(run: OffPolicy) -> OffPolicy:
-    """The same with a small replay and an early start, to be timed."""
+    """The same run with a small replay and few random steps, to be timed."""
     few = (run.replay.nstep + 2) * max(run.envs, run.steps_per_update)
     replay = dataclasses.replace(run.replay, capacity=max(8 * few, 1000))
     return dataclasses.replace(run, random_steps=few, replay=replay)
 
 
 def time_loop(pretraining: Pretraining, patience: float = 20.0) -> float:
-    """Environment steps a second of all seeds together, measured on this machine with a small replay."""
+    """Environment steps per second of all seeds together, measured on this machine with a small replay."""
     run, trial = pretraining.run, trial_of(pretraining.run)
     updates, began = 0, time.perf_counter()
     since, step = began, 0
