@@ -1,8 +1,8 @@
-"""Where experience is kept: a ring buffer on the device; n-step transitions are cut when they are sampled.
+"""The replay: a ring buffer of steps on the device. n-step transitions are cut from it when they are sampled.
 
-A transition never leads from one episode into the next. How close to an episode's end one may begin depends on the end.
+A transition never leads from one episode into the next. How close to an episode's end it may begin depends on the end.
 A time limit says nothing about what would have followed, so all n steps must lie before it (URLB's rule). An end for
-good (discount 0) is itself what there is to learn: the sum of rewards is shorter there, and nothing is added to it.
+good (discount 0) is itself something to learn: there, the sum of rewards is shorter, and no value is added to it.
 """
 
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ from becl.envs.spec import EnvSpec
 from becl.skills import SkillSpace, skill_index
 from becl.specs import added
 
-# Starts drawn for each transition; the first that no time limit cuts short is taken. In episodes of 50 steps none of
-# them is such a start once in 10^11, and then the transition is a shorter one.
+# Starts drawn for each transition; the first that no time limit cuts short is taken. In episodes of 50 steps, all of
+# them are cut short once in 10^11 draws, and then the transition is a shorter one.
 CANDIDATES = 8
-OVERDRAW = 4  # Transitions drawn for each that is kept where all skills are to have as many.
+OVERDRAW = 4  # Transitions drawn for each that is kept, if all skills are to have equally many.
 
 
 class Experience(NamedTuple):
@@ -28,16 +28,16 @@ class Experience(NamedTuple):
     obs: Float[Array, "*t envs obs"]
     action: Float[Array, "*t envs action"]
     reward: Float[Array, "*t envs"]
-    """The environment's own."""
+    """The environment's own reward."""
     discount: Float[Array, "*t envs"]
     """0 where the task ended for good, else 1."""
     next_obs: Float[Array, "*t envs obs"]
     skill: Float[Array, "*t envs skill"]
-    """The one that chose the action."""
+    """The skill that chose the action."""
     since: Int[Array, "*t envs"]
     """Steps since that skill was drawn."""
     last: Bool[Array, "*t envs"]
-    """Whether the episode ended with this step, for whatever reason."""
+    """Whether the episode ended with this step, for good or by a time limit."""
 
 
 class Transitions(NamedTuple):
@@ -48,7 +48,7 @@ class Transitions(NamedTuple):
     reward: Float[Array, " batch"]
     """Discounted sum over the steps."""
     discount: Float[Array, " batch"]
-    """Of what follows `next_obs`; 0 after an end for good."""
+    """Discount of what follows `next_obs`; 0 after an end for good."""
     next_obs: Float[Array, "batch obs"]
     skill: Float[Array, "batch skill"]
     trajectory: Int[Array, " batch"]
@@ -60,20 +60,21 @@ class Transitions(NamedTuple):
 class ReplayState(NamedTuple):
     steps: Experience
     written: Int[Array, ""]
-    """Steps ever added; the oldest are overwritten."""
+    """Number of steps ever added; the oldest are overwritten."""
 
 
 @dataclass(frozen=True)
 class Replay:
     capacity: int = 1_000_000
-    """Transitions kept a seed."""
+    """Steps kept per seed."""
     nstep: int = 3
     gamma: float = 0.99
-    """Discount a step."""
+    """Discount per step."""
     released_skill: bool = False
-    """Pair a transition with the skill of the step before, as the released code does by mistake."""
+    """Whether a transition gets the skill of the step before, as in the released code by mistake."""
     balanced: bool = added(False)
-    """As many transitions of each skill in every batch, as the paper's Algorithm 1 draws them. For discrete skills."""
+    """Whether every batch has equally many transitions of each skill, as in the paper's Algorithm 1. Needs discrete
+    skills."""
 
     def init(self, env: EnvSpec, skills: SkillSpace, envs: int) -> ReplayState:
         rows = self.capacity // envs
@@ -96,13 +97,13 @@ class Replay:
         return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
 
     def add(self, state: ReplayState, step: Experience) -> ReplayState:
-        """Keeps one step of every environment."""
+        """Stores one step of every environment."""
         row = state.written % state.steps.last.shape[0]
         steps = jax.tree.map(lambda kept, new: kept.at[row].set(new), state.steps, step)
         return ReplayState(steps, state.written + 1)
 
     def sample(self, state: ReplayState, key: PRNGKeyArray, batch: int) -> Transitions:
-        """n-step transitions, uniform over starts that no time limit cuts short; `nstep` rows must be there."""
+        """Draws n-step transitions, uniformly over starts that no time limit cuts short; needs `nstep` rows or more."""
         if not self.balanced:
             return self.cut(state, *self.starts(state, key, batch))
         start, column = self.starts(state, key, OVERDRAW * batch)
@@ -113,14 +114,14 @@ class Replay:
     def starts(
         self, state: ReplayState, key: PRNGKeyArray, batch: int
     ) -> tuple[Int[Array, " batch"], Int[Array, " batch"]]:
-        """Where transitions begin: steps, counted from the first ever added, and environments."""
+        """Draws where transitions begin: steps, counted from the first ever added, and environments."""
         rows, envs = state.steps.last.shape
         filled = jnp.minimum(state.written, rows)
         env_key, start_key = jax.random.split(key)
         column = jax.random.randint(env_key, (CANDIDATES, batch), 0, envs)
         offset = jax.random.randint(start_key, (CANDIDATES, batch), 0, filled - self.nstep + 1)
         start = state.written - filled + offset
-        # Cut short: the first end among all steps of the window but the last is a time limit.
+        # A start is cut short if the first end within the window, before its last step, is a time limit.
         broken = jnp.zeros(start.shape, bool)
         going = jnp.ones(start.shape, bool)
         for i in range(self.nstep - 1):
@@ -132,7 +133,7 @@ class Replay:
         return start[chosen], column[chosen]
 
     def cut(self, state: ReplayState, start: Int[Array, " batch"], column: Int[Array, " batch"]) -> Transitions:
-        """The transitions from given steps on; shorter than n where an episode ends, for whatever reason."""
+        """The transitions that begin at given steps; shorter than n steps if the episode ends before."""
         steps = state.steps
         rows, envs = steps.last.shape
 
@@ -169,9 +170,9 @@ class Replay:
 
 
 def even_rows(skill: Int[Array, " drawn"], count: int, batch: int) -> Int[Array, " batch"]:
-    """Rows of which each skill has as many: row i is one of skill i mod `count`.
+    """Picks rows so that each skill has equally many: row i is one of skill i mod `count`.
 
-    A skill that was drawn too seldom gives its rows again; one that was not drawn at all has others stand in for it.
+    A skill that was drawn too seldom repeats its rows; if it was not drawn at all, others stand in for it.
     """
     order = jnp.argsort(skill, stable=True)
     number = jnp.bincount(skill, length=count)
