@@ -45,7 +45,7 @@ def pace(plan: Plan, out: Path, states: Mapping[str, str], running: set[str]) ->
     rate = sum((float(one.get("rate", 0.0)) for one in facts.values() if one.get("unit") == "steps"), 0.0)
     stages = {job.stage: [one for one in plan.jobs if one.stage == job.stage] for job in plan.jobs if job.work}
     seconds = {stage: seconds_each(jobs, out, states, facts) for stage, jobs in stages.items()}
-    if seconds.get("finetune") == float("inf"):  # Until one has run, finetuning is assumed to be as fast.
+    if seconds.get("finetune") == float("inf"):  # Until one has run: as fast as pretraining.
         seconds["finetune"] = seconds.get("pretrain", float("inf"))
     left = 0.0
     for stage, jobs in stages.items():
