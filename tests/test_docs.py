@@ -230,9 +230,9 @@ class TestSite:
         assert missing == []
 
 
-def test_the_ways_through_the_code_are_short_and_name_files_that_exist():
+def test_the_paths_through_the_code_are_short_and_name_files_that_exist():
     page = (ROOT / "docs" / "architecture.md").read_text()
-    ways = page.partition("## The way of a command")[2].split("### ")[1:]
+    ways = page.partition("## The path of a command")[2].split("### ")[1:]
     assert [way.split()[1] for way in ways] == ["pretrain", "finetune", "report"]
     for way in ways:
         files = re.findall(r"`([a-z_/]+(?:\.py|/))`", "\n".join(re.findall(r"^\| (`.*?) \|", way, re.M)))

@@ -154,7 +154,7 @@ def test_folders_of_no_use_are_refused(kind, options, said, tmp_path, capsys):
 
 def test_a_study_without_mine_is_no_use_for_one_with_it(tmp_path):
     folder = filled(tmp_path / "four", study("figure4", cycles=3), ())
-    with pytest.raises(UserError, match="no MINE of 10,000 iterations"):
+    with pytest.raises(UserError, match="no MINE with 10,000 iterations"):
         take_over(study("figure8", cycles=3), tmp_path / "out", (folder,))
 
 

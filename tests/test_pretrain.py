@@ -437,7 +437,7 @@ BAD = [
     (["square_a", "--tempreature", "1"], "--tempreature", "allowed"),
     (["square_a", "--set", "steps_per_update=0"], "steps_per_update 0", "at least 1"),
     (["square_a", "--set", "random_steps=-5"], "random_steps -5", "negative"),
-    (["square_a", "--set", "learner.critic_dim=4"], "learner.critic_dim 4", "1, or"),
+    (["square_a", "--set", "learner.critic_dim=4"], "learner.critic_dim 4", "1 or the dimension"),
 ]  # fmt: skip
 
 

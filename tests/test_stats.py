@@ -323,7 +323,7 @@ class TestMistakes:
             ({"walk": []}, "walk has no run"),
             ({"walk": [0.1, math.nan]}, "scores of walk must be numbers: run 1 is not"),
             ({"walk": [math.inf]}, "run 0 is not"),
-            ({"walk": [[0.1, 0.2]]}, "one number a run"),
+            ({"walk": [[0.1, 0.2]]}, "one number per run"),
             (np.zeros((0, 3)), "task 0 has no run"),
             (np.zeros((3, 0)), "there is no task"),
             (np.zeros(3), r"array of shape \[runs, tasks\]"),

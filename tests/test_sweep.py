@@ -174,21 +174,21 @@ BAD = {
     "empty seeds": (HEAD + "seeds = [] #!\n", "at least one seed is needed"),
     "empty settings": (HEAD + "[pretrain.set]\nbatch = [] #!\n", "the list is empty"),
     "repeated": (HEAD + "steps = [5000, 6000, 5000] #!\n", "more than once"),
-    "repeated method": (HEAD + 'methods = ["becl", "becl"] #!\n', "becl is there more than once"),
+    "repeated method": (HEAD + 'methods = ["becl", "becl"] #!\n', "becl given more than once"),
     "repeated seed": (HEAD + "seeds = [3, 4, 3] #!\n", "more than once"),
     "seeds": (HEAD + 'seeds = "three" #!\n', "expected a count (5), a range"),
-    "table": (HEAD + "steps = {a = 5} #!\n", "is no value of an option"),
+    "table": (HEAD + "steps = {a = 5} #!\n", "cannot be the value of an option"),
     "task": (TUNED + 'tasks = ["walker_rnu"] #!\n', "'walker_rnu': did you mean 'walker_run'?"),
     "task of no domain": (TUNED + 'tasks = ["quadruped_run"] #!\n', "walker has none of quadruped_run; its own: walk"),
     "one task of no domain": (TUNED + 'tasks = ["walker_run", "jaco_reach_top_left"] #!\n', "jaco_reach_top_left"),
-    "all tasks and one": (TUNED + 'tasks = ["all", "walker_run"] #!\n', "all, or some by name"),
+    "all tasks and one": (TUNED + 'tasks = ["all", "walker_run"] #!\n', "all, or tasks by name"),
     "skill": (TUNED + 'skill = "fixd:3" #!\n', "did you mean 'fixed:3'?"),
     "finetuned method": (TUNED + 'methods = ["diayn"] #!\n', "unknown pretrained method 'diayn': allowed: becl"),
     "finetuned domain": (TUNED + 'domains = ["walkr"] #!\n', "pretrained domain 'walkr': did you mean 'walker'?"),
     "nothing fits": (
         TWO.replace('"b"', '"b"\nmethods = "diayn"').replace('"walker"', '"jaco"', 1)
         + '[finetune] #!\nmethods = "diayn"\ndomains = "jaco"\ntasks = "jaco_reach_top_left"\n',
-        "an empty grid: nothing that is pretrained fits",
+        "an empty grid: nothing that is pretrained has its methods",
     ),
     "maze without tasks": ('[pretrain]\ndomains = "square_a"\n[finetune] #!\n', "square_a is a maze"),
     "same name twice": (
@@ -201,8 +201,8 @@ BAD = {
     "gpus": (HEAD + "[jobs]\ngpus = nan #!\n", "gpus nan"),
     "toml": (HEAD + "steps = = 5 #!\n", "line 3"),
     "toml, twice": (HEAD + "steps = 5000\nsteps = 6000 #!\n", "line 4"),
-    "toml, open": (HEAD + "steps = [5000\n", "no TOML"),
-    "toml, deep": (HEAD + f"steps = {'[' * 3000}{']' * 3000}\n", "no TOML"),
+    "toml, open": (HEAD + "steps = [5000\n", "not valid TOML"),
+    "toml, deep": (HEAD + f"steps = {'[' * 3000}{']' * 3000}\n", "not valid TOML"),
     "nothing": ("", "an empty grid: it has neither [pretrain] nor [maze]"),
     "only finetuned": ("[finetune]\n", "an empty grid"),
     "only ddpg": (HEAD + 'methods = ["ddpg"]\n', "an empty grid: ddpg is not pretrained"),
@@ -231,7 +231,7 @@ def test_a_mistake_on_the_command_line_is_one_line(capsys: pytest.CaptureFixture
         (["paper-mazes"], "did you mean 'paper-maze'?"),
         (["missing.toml"], "cannot read missing.toml: No such file"),
         (["folder.toml"], "cannot read folder.toml"),
-        (["bytes.toml"], "bytes.toml is no text"),
+        (["bytes.toml"], "bytes.toml is not a text file"),
         ([], "name one file, or a preset: paper-ablations, paper-maze, paper-urlb, smoke"),
         (["s.toml", "smoke"], "name one file"),
         (["status", "s.toml"], "runs/sweep-s: no sweep has begun there"),
@@ -631,7 +631,7 @@ def test_a_job_that_fails_is_tried_again_then_given_up_and_the_rest_goes_on(fake
         f"becl: failed: {TUNED_BECL}: not started: {BECL} failed",
     ]
     assert log.read_text() == "no luck"
-    assert "12 of 14 jobs done, 2 failed, 3 tries again" in said.out
+    assert "12 of 14 jobs done, 2 failed, 3 further attempts" in said.out
     assert "report/index.html" in said.out
     assert (OUT / "maze/comparison/summary.json").exists()
     executor = fake()  # Whoever runs the command again gives them as many tries again.
@@ -668,7 +668,7 @@ def test_a_lost_process_that_got_on_uses_up_no_tries(retries: int, fake: Install
     executor.before_end = go
     assert main(["sweep", write(GRID), "--retries", str(retries)]) == 0
     assert executor.names.count(BECL) == 6
-    assert "14 of 14 jobs done, 0 failed, 5 tries again, 5 processes lost" in capsys.readouterr().out
+    assert "14 of 14 jobs done, 0 failed, 5 further attempts, 5 processes lost" in capsys.readouterr().out
     rows = [json.loads(line) for line in (folder / "attempts.jsonl").read_text().splitlines()]
     assert [(row["code"], row["why"]) for row in rows] == [(LOST, "gone")] * 5
 
@@ -842,8 +842,9 @@ def test_a_folder_that_is_no_sweeps_or_is_damaged_is_refused(fake: Install, caps
     Path("notes/diary.txt").write_text("dear")
     Path("file").write_text("x")
     for place in ("notes", "file"):
-        assert f"{place} is no folder of a sweep, and not empty" in refused(capsys, "s.toml", "--out", place)
-        assert f"{place} is no folder of a sweep, and not empty" in refused(capsys, "status", "s.toml", "--out", place)
+        assert f"{place} is not the folder of a sweep, and not empty" in refused(capsys, "s.toml", "--out", place)
+        said = refused(capsys, "status", "s.toml", "--out", place)
+        assert f"{place} is not the folder of a sweep, and not empty" in said
     Path("bad").mkdir()
     for text in (b"{", b"[]", b'{"jobs": 3}', b'{"jobs": [{"nonsense": 1}]}', b"\xff", b"[" * 100_000):
         Path("bad/sweep.json").write_bytes(text)

@@ -162,7 +162,7 @@ def test_a_limit_too_short_for_any_job_is_refused(timed: Callable[..., Timed], c
     capsys.readouterr()
     said = refused(capsys, "s.toml", "--time-limit", "2m")
     assert said == (
-        "becl: --time-limit 2:00: too short for any job that is next; the shortest, pretrain/walker-becl-seeds-1, "
+        "becl: --time-limit 2:00: too short for any of the next jobs; the shortest, pretrain/walker-becl-seeds-1, "
         "takes about 1:50\n"
     )
     for words in (["--time-limit", "0s"], ["--time-limit", "soon"]):
@@ -328,17 +328,17 @@ def test_what_was_copied_in_part_is_refused(name: str, uncut: Path, capsys: Said
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:-1]))
     said = refused_collect(capsys, "whole", "target")
-    assert "is finished, but its tables are not whole" in said
+    assert "is finished, but its tables are incomplete" in said
     assert not Path("target").exists()
 
 
 def test_folders_that_cannot_be_collected_are_refused(copied: Path, capsys: Said):
     assert "name two folders" in refused_collect(capsys, "whole")
-    assert "whole is both folders" in refused_collect(capsys, "whole", "whole")
+    assert "both folders are whole" in refused_collect(capsys, "whole", "whole")
     assert "no sweep has begun there" in refused_collect(capsys, "nowhere", "target")
     Path("other").mkdir()
     Path("other/notes").write_text("mine")
-    assert "is no folder of a sweep, and not empty" in refused_collect(capsys, "whole", "other")
-    assert "is no folder of a sweep, and not empty" in refused_collect(capsys, "other", "target")
+    assert "is not the folder of a sweep, and not empty" in refused_collect(capsys, "whole", "other")
+    assert "is not the folder of a sweep, and not empty" in refused_collect(capsys, "other", "target")
     Path("whole/sweep.json").write_text('{"jobs": [')
     assert "is damaged" in refused_collect(capsys, "whole", "target")

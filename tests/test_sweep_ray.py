@@ -310,8 +310,8 @@ def cluster() -> Iterator[str]:
 @pytest.mark.parametrize(
     ("token", "words", "why"),
     [
-        ("1" * 64, (), "it has another token; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN as it is on the cluster"),
-        ("0" * 64, ("--gpus", "3"), "no machine has 1 cores and 3 GPUs for a job; the largest has 1 and 0"),
+        ("1" * 64, (), "its token is a different one; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN as on the cluster"),
+        ("0" * 64, ("--gpus", "3"), "no machine has 1 core and 3 GPUs for a job; the largest has 1 and 0"),
     ],
     ids=["token", "gpus"],
 )

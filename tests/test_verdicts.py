@@ -201,6 +201,6 @@ def test_an_evaluation_that_cannot_say_says_so(short, tmp_path):
     assert sentence.startswith("skills can be told apart: accuracy 0.850 ± 0.050, 3.4 times that of guessing (0.25)")
     assert "gallery" in following
     assert verdict_lines(request._replace(episodes=1), measured) == [
-        "one episode a skill cannot say whether skills can be told apart: --episodes 10"
+        "one episode per skill cannot show whether skills can be told apart: --episodes 10"
     ]
     assert verdict_lines(request._replace(names=[""]), measured) == [f"next: becl finetune {tmp_path}"]

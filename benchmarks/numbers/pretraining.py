@@ -162,7 +162,7 @@ def skills_in_short() -> str:
         best = " / ".join(every(found, f"{task}_best", ".0f") for task in ("stand", "run", "flip"))
         rows.append([label, *moves, best])
     head = [
-        "skill told from a state (1/16 by guessing)",
+        "skill recognised from a state (1/16 by guessing)",
         "joint speed, rad/s",
         "still¹",
         "distance, m",

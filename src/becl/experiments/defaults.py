@@ -1,6 +1,6 @@
-"""The configuration that every method has by default, as the JSON of a run's folder: what reports compare runs with.
+"""The default configuration of every method, as in the JSON of a run's folder: reports compare runs with it.
 
-python -m becl.experiments.defaults    keeps those of the package's own methods as data (`make defaults`)
+python -m becl.experiments.defaults    writes those of the package's own methods to a data file (`make defaults`)
 """
 
 import json
@@ -16,14 +16,14 @@ PLACE = Path(becl.__file__).parent / "data" / "defaults.json"
 
 
 def default_configuration(method: str) -> dict[str, Any]:
-    """What `becl pretrain` and `becl finetune` do with a method where no option is given."""
+    """What `becl pretrain` and `becl finetune` do with a method if no option is given."""
     entry = find_method(method)
     pretraining = json.loads(json.dumps(make_pretraining(PretrainOptions("walker", method)).config()))
     return {"skill": entry.finetune_skill, "transfer": entry.transfer, "pretraining": pretraining}
 
 
 def as_text() -> str:
-    """The file's text, of all methods that are registered."""
+    """The text of the data file: the defaults of all registered methods."""
     return json.dumps({method: default_configuration(method) for method in METHODS}, indent=1) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Environments by name: what they look like, and copies of them shared by seeds."""
+"""Environments by name: their specs, and copies of them shared by seeds."""
 
 from collections.abc import Mapping, Sequence
 
@@ -32,7 +32,7 @@ def spec_of(env: str, vision: Vision | None = None) -> EnvSpec:
 
 
 def parts_of(env: str) -> Mapping[str, slice]:
-    """Named parts of an observation."""
+    """The named parts of an environment's observations."""
     if is_external(env):
         return external_parts(env)
     return {"x": slice(0, 1), "y": slice(1, 2)} if env in maze.names() else envs.DOMAINS[env.partition("_")[0]].parts

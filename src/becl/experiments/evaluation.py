@@ -1,11 +1,11 @@
-"""`becl evaluate`: the skills of a pretrained run on all tasks of its domain, without training.
+"""`becl evaluate`: measures the skills of a pretrained run on all tasks of its domain, without training.
 
-Beside the run, or where --out says, three tables and what they are of:
+It writes into the run's folder, or where --out says:
 
     zero-shot-<snapshot>.csv    seed, skill, task, return, stderr
-    per-skill-<snapshot>.csv    one row a seed and skill
-    skills-<snapshot>.csv       one row a seed
-    result-<snapshot>.json      written last
+    per-skill-<snapshot>.csv    one row per seed and skill
+    skills-<snapshot>.csv       one row per seed
+    result-<snapshot>.json      what was evaluated and how; written last
 """
 
 import json
@@ -49,7 +49,7 @@ class Request(NamedTuple):
     tasks: list[str]
     vectors: np.ndarray
     names: list[Any]
-    """Numbers of the skills; one empty text where there is none."""
+    """Numbers of the skills; one empty text if there are none."""
     episodes: int
     out: Path
 
@@ -63,7 +63,7 @@ class Evaluation(NamedTuple):
 
 
 def measure(options: EvaluateOptions) -> Evaluation:
-    """Does what a command asks for: says it, writes it, shows it."""
+    """Does what a command asks for: evaluates, writes the tables, prints them in short."""
     request = resolve(options)
     pretraining = request.pretraining
     print(
@@ -82,7 +82,7 @@ def measure(options: EvaluateOptions) -> Evaluation:
 
 
 def resolve(options: EvaluateOptions) -> Request:
-    """Refuses what cannot be measured; writes nothing."""
+    """Turns options into a request; refuses what cannot be measured, and writes nothing."""
     if options.trust:
         trust_folder(options.run)
     pretraining = load_pretraining(options.run)
@@ -107,7 +107,7 @@ def seeds_of(folder: Path, own: Sequence[int], wanted: Sequence[int] | None) -> 
 
 
 def choose_seed(folder: Path, seeds: Sequence[int], wanted: int | None) -> int:
-    """The seed asked for, or the first."""
+    """The seed that was asked for, or the first."""
     if wanted is None:
         return seeds[0]
     if wanted not in seeds:
@@ -116,7 +116,7 @@ def choose_seed(folder: Path, seeds: Sequence[int], wanted: int | None) -> int:
 
 
 def choose_snapshot(folder: Path, seeds: Sequence[int], wanted: int | None) -> int:
-    """The snapshot asked for, or the last that all seeds have."""
+    """The snapshot that was asked for, or the last that all seeds have."""
     kept = [kept_snapshots(folder, seed) for seed in seeds]
     if empty := [seed for seed, steps in zip(seeds, kept, strict=True) if not steps]:
         raise UserError(f"{folder} has no snapshot of seed {empty[0]} yet")
@@ -147,7 +147,7 @@ def choose_tasks(env: str, wanted: Sequence[str]) -> list[str]:
 
 
 def choose_skills(method: str, space: SkillSpace, wanted: Sequence[int]) -> tuple[np.ndarray, list[Any]]:
-    """Vectors of the skills asked for, or of all, and their numbers."""
+    """Vectors of the skills that were asked for, or of all, and their numbers."""
     vectors = skills_of(space)
     if not space.dim:
         if wanted:
@@ -183,7 +183,7 @@ def _listed(numbers: Sequence[int]) -> str:
 def evaluate(request: Request) -> Evaluation:
     """Rolls out and measures one seed after another."""
     pretraining, names = request.pretraining, request.names
-    # All are read first: a damaged one shows before time is spent.
+    # All snapshots are read first, so that a damaged one shows before time is spent.
     actors = [load_snapshot(pretraining, snapshot_path(request.folder, seed, request.snapshot))[0].actor
               for seed in request.seeds]  # fmt: skip
     steps = len(names) * request.episodes * pretraining.run.env.episode_length * len(sets_of(request.tasks))
@@ -200,7 +200,7 @@ def evaluate(request: Request) -> Evaluation:
 
 
 def write(request: Request, measured: Evaluation, seconds: float, line: str) -> None:
-    """The tables, then what they are of."""
+    """Writes the tables, then the JSON that says what was evaluated."""
     pretraining, out = request.pretraining, request.out
     result = {
         "command": line,
@@ -222,7 +222,7 @@ def write(request: Request, measured: Evaluation, seconds: float, line: str) -> 
     about = out / f"result-{request.snapshot}.json"
     try:
         out.mkdir(parents=True, exist_ok=True)
-        about.unlink(missing_ok=True)  # Of an earlier evaluation.
+        about.unlink(missing_ok=True)  # It may be from an earlier evaluation.
         for name, rows in tables.items():
             path = out / f"{name}-{request.snapshot}.csv"
             if rows:
@@ -243,12 +243,12 @@ HEADINGS = {
     "seed": "seed",
     "cells": "cells",
     "coverage": "coverage",
-    "cells_per_skill": "cells a skill",
+    "cells_per_skill": "cells per skill",
     "entropy": "H(S)",
     "mutual_information": "I(S;Z)",
     "chance_information": "by chance",
     "knn_accuracy": "accuracy",
-    "centroid_accuracy": "of centroids",
+    "centroid_accuracy": "by centroid",
     "distance": "distance",
     "speed": "speed",
     "length": "steps",
@@ -259,7 +259,7 @@ HEADINGS = {
 
 
 def show(request: Request, measured: Evaluation) -> None:
-    """The tables in short, on the terminal."""
+    """Prints the tables in short on the terminal."""
     if measured.zero_shot:
         columns = ("seed", "task", "best skill", "its return", "mean", "worst")
         console().print(table("return of single skills, without training", columns, best_rows(measured.zero_shot)))
@@ -274,22 +274,22 @@ def show(request: Request, measured: Evaluation) -> None:
 
 
 def verdict_lines(request: Request, measured: Evaluation) -> list[str]:
-    """Whether skills can be told apart, and what to do next; nothing where there are no two."""
+    """Says whether skills can be told apart, and what to do next; with a single skill, only the latter."""
     count, folder = len(request.names), shlex.quote(str(request.folder))
     if count == 1:
         return [f"next: becl finetune {folder}"]
     if request.episodes == 1:
-        return ["one episode a skill cannot say whether skills can be told apart: --episodes 10"]
+        return ["one episode per skill cannot show whether skills can be told apart: --episodes 10"]
     accuracy = np.array([float(row["knn_accuracy"]) for row in measured.skills])
     verdict = judge_accuracy(accuracy, count, request.episodes)
     if verdict.learned:
-        note = "networks that were never trained may be above chance too: docs/evaluation.md has some"
+        note = "networks that were never trained may be above chance too: see docs/evaluation.md"
         return [f"{verdict.sentence} ({note})", f"look at them: becl gallery {folder}"]
     return [verdict.sentence, f"did the run learn anything? becl plot {folder}"]
 
 
 def best_rows(zero_shot: list[Row]) -> list[tuple[Any, ...]]:
-    """Best, mean and worst over skills, a row a seed and task."""
+    """Best, mean and worst over skills, one row per seed and task."""
     found: dict[tuple[Any, Any], list[Row]] = {}
     for row in zero_shot:
         found.setdefault((row["seed"], row["task"]), []).append(row)

@@ -1,4 +1,4 @@
-"""Runs a finetuning: what a session does with it, and what the command says."""
+"""Runs finetuning: what a session does with it, and what the command prints."""
 
 import contextlib
 import json
@@ -31,15 +31,14 @@ from becl.runs.recording import Restored
 from becl.runs.session import Kept, Session, run_command
 
 CHECKPOINT_EVERY = FinetuneOptions.checkpoint_every
-# Simulations for evaluation begin elsewhere than those for training, and those for the final score elsewhere again: at
-# the same starts for every method.
+# Evaluation has other starts than training, and the final score yet others, which are the same for every method.
 EVALUATION_SEED = 2**32
 FINAL_SEED = 2**33
-FOREIGN_AT_ONCE = 10  # Copies of an environment, a lane, that the final episodes are played in.
+FOREIGN_AT_ONCE = 10  # Copies per lane of an external environment, in which the final episodes are played.
 
 
 class Finetuner:
-    """A finetuning as a session runs it: a judge evaluates beside the training, and in the end."""
+    """Finetuning as a session runs it: a judge evaluates beside the training, and at the end."""
 
     coverage: Coverage | None = None
 
@@ -114,7 +113,7 @@ class Finetuner:
         return f"{names}: {what} is not a number after {step:,} steps; {smaller_steps(self.run)}"
 
     def _surroundings(self, each: int, offset: int = 0) -> Restorable:
-        """`each` environments a lane; for a controller those in which a step is a stretch of a skill."""
+        """`each` environments per lane; for a controller, environments in which a step is a stretch of one skill."""
         finetuning = self.finetuning
         found = behind_camera(environments_of(finetuning.lanes, each, self._make, offset), self.run.vision)
         if not isinstance(self.run.learner, Controller):
@@ -125,7 +124,7 @@ class Finetuner:
         return Stretches(found, learner, self._pretrained[0].actor, self.run.env.action_dim, self.run.learner.interval)
 
     def _collect(self, session: Session, wait: bool = False) -> None:
-        """Writes what evaluations have found meanwhile, or waits for all of them."""
+        """Writes down the evaluations that are done, or waits for all of them."""
         for step, skills, returns in self._judge.finished(wait):
             session.listeners.score(step, self._scores.add(step, skills, returns))
 
@@ -139,17 +138,17 @@ def finetune(
     say: Callable[[str], None] = lambda line: None,
     callbacks: Sequence[Callback] = (),
 ) -> bool:
-    """Trains into an opened folder, from its last checkpoint on; True when finished, False when interrupted."""
+    """Trains in an opened folder, from its last checkpoint on; returns True when finished, False when interrupted."""
     return Session(Finetuner(finetuning, out, make), out, checkpoint_every, bar, say, callbacks).run()
 
 
 def check_memory(finetuning: Finetuning) -> str:
-    """How much a run needs, in a line; refuses one that cannot fit."""
+    """A line that says how much memory a run needs; refuses a run that cannot fit."""
     return memory.check_memory(finetuning.run, len(finetuning.lanes), "lanes")
 
 
 def describe(finetuning: Finetuning) -> Iterator[str]:
-    """Lines of a dry run."""
+    """Yields the lines of a dry run."""
     yield json.dumps(finetuning.config(), indent=1)
     parts = [counted(len(finetuning.tasks), "task"), counted(len(finetuning.seeds), "seed")]
     parts += [counted(finetuning.run.objective.skills.dim, "skill")] if finetuning.skill == "each" else []
@@ -165,7 +164,7 @@ def run_finetuning(
     callbacks: Sequence[Callback] = (),
     raises: bool = False,
 ) -> int:
-    """The command: says what it does, trains, and gives an exit code; `raises` as in pretraining."""
+    """Runs the command: says what it does, trains, and returns an exit code; `raises` as in `run_pretraining`."""
     lanes, steps = len(finetuning.lanes), finetuning.steps
     runs = f"{counted(lanes, 'lane')} × {steps:,} steps"
 

@@ -1,14 +1,14 @@
-"""Finetuning: pretrained seeds learn tasks from their own rewards, and are scored on the way.
+"""Finetuning: pretrained seeds learn tasks from the tasks' own rewards, and are scored along the way.
 
-The loop is that of pretraining with the task's reward as objective. A lane is one task, seed and, where all skills are
-tried side by side, skill; lanes are trained together. A run lives in a folder of plain files:
+The loop is that of pretraining with the task's reward as the objective. A lane is one task and seed (and one skill, if
+all skills are tried side by side); lanes are trained together. A run lives in a folder of plain files:
 
     config.json      what was asked for, with the configuration of the pretraining
-    scores.csv       one row an evaluation and lane: the curve
-    final.csv        one row a lane: its score, the mean over many episodes after the last step
-    metrics.csv      one row a log interval and lane
+    scores.csv       one row per evaluation and lane: the curve
+    final.csv        one row per lane: its score, the mean over many episodes after the last step
+    metrics.csv      one row per log interval and lane
     tensorboard/     the same for TensorBoard
-    TASK-seed-N/policy.safetensors     the networks in the end
+    TASK-seed-N/policy.safetensors     the final networks
     result.json      written last: how long it took, on what
 """
 
@@ -72,7 +72,7 @@ FIXED = ("vision.size", "vision.stack", "vision.repeat", "vision.channels", "vis
 
 @dataclass(frozen=True)
 class Finetuning:
-    """A resolved run."""
+    """A resolved finetuning run."""
 
     env: str
     """The domain."""
@@ -80,7 +80,7 @@ class Finetuning:
     tasks: tuple[str, ...]
     seeds: tuple[int, ...]
     steps: int
-    """Of each lane."""
+    """Steps per lane."""
     skill: str
     transfer: Transfer
     run: OffPolicy
@@ -88,7 +88,7 @@ class Finetuning:
     """Steps of pretraining; None from scratch."""
     pretraining: Pretraining | None = None
     source: str | None = None
-    """Folder of the pretraining."""
+    """Folder of the pretraining run."""
     eval_every: int = 10_000
     eval_episodes: int = 10
     final_episodes: int = added(FINAL_EPISODES)
@@ -100,20 +100,20 @@ class Finetuning:
 
     @property
     def lanes(self) -> list[Lane]:
-        """Task by task."""
+        """All lanes, task by task."""
         skills = range(self.run.objective.skills.dim) if self.skill == "each" else [None]
         return [Lane(task, seed, skill) for task in self.tasks for seed in self.seeds for skill in skills]
 
     @property
     def unit(self) -> int:
-        """Environment steps in a step of the loop."""
+        """Environment steps per step of the loop."""
         return interval_of(self.run)
 
 
 def make_finetuning(options: FinetuneOptions, planned: Pretraining | None = None) -> Finetuning:
-    """A run from a folder of pretraining, or from scratch; validated, nothing allocated yet.
+    """Makes a run from the folder of a pretraining run, or from scratch; validated, nothing allocated yet.
 
-    The folder is not read where what it will hold is `planned`.
+    If `planned` says what the folder will hold, the folder is not read.
     """
     if (options.run is None) != options.scratch:
         both = "; not both" if options.run else ""
@@ -151,7 +151,7 @@ def make_finetuning(options: FinetuneOptions, planned: Pretraining | None = None
 def resolve_source(
     options: FinetuneOptions, pretraining: Pretraining | None, planned: bool
 ) -> tuple[tuple[int, ...], int | None, Transfer]:
-    """Which seeds are taken, after how many steps of pretraining, and what of their networks."""
+    """Which seeds are finetuned, after how many steps of pretraining, and which of their networks carry over."""
     if pretraining is None:
         if options.transfer not in (None, "none") or options.snapshot is not None:
             raise UserError("--scratch: nothing is taken over; leave out --transfer and --snapshot")
@@ -205,9 +205,9 @@ def from_scratch(domain: str, options: FinetuneOptions) -> OffPolicy:
 def changed(
     run: OffPolicy, options: FinetuneOptions, method: str, skill: str, pretraining: Pretraining | None
 ) -> OffPolicy:
-    """A run with the changes that options ask for; settings come last."""
+    """A run changed by options; `--set` comes last."""
     choice, interval = resolve_choice(skill, method, pretraining)
-    # A sweep is one of the policy's own actions, and Algorithm 2 has no random ones.
+    # The sweep over skills needs the policy's own actions, and Algorithm 2 has no random ones.
     warmup = "policy" if isinstance(choice, BestFirst) or options.transfer == "paper" else "random"
     run = dataclasses.replace(run, choice=choice, skill_interval=interval, warmup=warmup)
     run = resized(run, options.envs, options.precision)
@@ -233,12 +233,12 @@ def run_env(options: FinetuneOptions, pretraining: Pretraining | None) -> str:
 
 
 def check_schedule(options: FinetuneOptions, run: OffPolicy) -> None:
-    """Refuses lengths of the run and of its evaluations that do not go together."""
+    """Refuses lengths of the run and of its evaluations that do not fit together."""
     steps, interval = options.steps, interval_of(run)
     if steps < 0 or 0 < steps <= run.random_steps * interval:
         raise UserError(
-            f"--steps {steps:,}: none, or more than the {run.random_steps * interval:,} in the beginning that "
-            "nothing is learned in (random_steps)"
+            f"--steps {steps:,}: must be 0, or more than the {run.random_steps * interval:,} steps at the beginning "
+            "in which nothing is learned (random_steps)"
         )
     if steps % interval:
         why = "with --skill meta a multiple of {}, the steps of a stretch"
@@ -254,21 +254,21 @@ def check_schedule(options: FinetuneOptions, run: OffPolicy) -> None:
 
 
 def final_episodes(options: FinetuneOptions) -> int:
-    """Episodes of the final score: at least as many as of a point of the curve, unless said."""
+    """Episodes of the final score; by default no fewer than each point of the curve has."""
     if options.final_episodes is not None:
         return options.final_episodes
     return max(FINAL_EPISODES, options.eval_episodes)
 
 
 def load_finetuning(out: Path) -> Finetuning:
-    """The run that a folder holds."""
+    """The finetuning run that a folder holds."""
     config = without_plugins(read_config(out), METHODS)
     if config.pop("command", None) != "finetune":
         raise UserError(f"{out} holds no finetuning run")
     rules = (Finetuning, Held, BestFirst, Regress, Selector, Controller, Extrinsic)
     classes = spec_classes() | {kind.__name__: kind for kind in rules}
     finetuning = None
-    with contextlib.suppress(TypeError):  # Something that has no default is missing.
+    with contextlib.suppress(TypeError):  # Something without a default is missing.
         finetuning = from_dict({"spec": "Finetuning", **config}, classes)
     if finetuning is None or not isinstance(finetuning.run, OffPolicy):
         raise UserError(f"{out / 'config.json'} is damaged")
@@ -276,7 +276,7 @@ def load_finetuning(out: Path) -> Finetuning:
 
 
 def resolve_tasks(tasks: Sequence[str], pretraining: Pretraining | None) -> tuple[str, ...]:
-    """Names of tasks, all of the same domain; `all` is every task of the pretraining's."""
+    """Names of tasks, all of one domain; `all` means every task of the pretrained domain."""
     if pretraining is not None and pretraining.env in maze.names():
         raise UserError(f"{pretraining.env} is a maze: it has no tasks to finetune on")
     if not tasks:
@@ -309,7 +309,7 @@ def resolve_tasks(tasks: Sequence[str], pretraining: Pretraining | None) -> tupl
 
 
 def find_snapshot(source: Path, seeds: Sequence[int], step: int | None, planned: Pretraining | None = None) -> int:
-    """The snapshot asked for, or the last that all seeds have, or will have."""
+    """The snapshot that was asked for, or the last that all seeds have, or will have."""
     kept = [kept_snapshots(source, seed) if planned is None else planned.snapshots for seed in seeds]
     common = sorted(set.intersection(*map(set, kept))) if kept else []
     if not common:
@@ -322,7 +322,7 @@ def find_snapshot(source: Path, seeds: Sequence[int], step: int | None, planned:
 
 
 def resolve_choice(text: str, method: str, pretraining: Pretraining | None) -> tuple[SkillChoice, int | None]:
-    """The rule a word stands for, and how often it is asked."""
+    """The rule that a word stands for, and the interval between its draws."""
     name, _, number = text.partition(":")
     if name not in {word.partition(":")[0] for word in FINETUNE_SKILLS} or (name == "fixed") != bool(number):
         numbered = [word for word in FINETUNE_SKILLS if ":" in word]
@@ -356,7 +356,7 @@ def resolve_choice(text: str, method: str, pretraining: Pretraining | None) -> t
 
 
 def over_skills(run: OffPolicy, count: int) -> OffPolicy:
-    """The loop of a controller, whose steps are stretches of a skill, with as many updates an environment step."""
+    """The loop of a controller, whose steps are stretches of a skill, with as many updates per environment step."""
     controller = Controller()
     return OffPolicy(
         EnvSpec(run.env.obs_dim, count, run.env.episode_length // controller.interval),
@@ -378,7 +378,7 @@ def interval_of(run: OffPolicy) -> int:
 
 
 def lane_keys(finetuning: Finetuning) -> jax.Array:
-    """A lane's key depends on the lane alone, not on those beside it."""
+    """The random keys of all lanes. Each depends on its own lane alone, not on those beside it."""
     known = envs.names()
 
     def of(lane: Lane) -> jax.Array:

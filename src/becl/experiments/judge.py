@@ -42,7 +42,7 @@ class Judge:
         )
 
     def submit(self, step: int, state: RunState) -> None:
-        """Has the policies of all lanes evaluated as they are now."""
+        """Queues the policies of all lanes, as they are now, for evaluation."""
         skills = np.asarray(self._choose(state.skill, self._keys, np.int32(step)))
         # A copy: the loop reuses the memory.
         policies = state.learner.actor, state.skill if self._by_state else ()
@@ -51,17 +51,17 @@ class Judge:
 
     @property
     def idle(self) -> bool:
-        """Whether all that was submitted is done."""
+        """Whether everything that was submitted is done."""
         return all(future.done() for _, _, future in self._waiting)
 
     def finished(self, wait: bool = False) -> Iterator[tuple[int, Any, Float[np.ndarray, "lanes episodes"]]]:
-        """Steps, skills and returns of evaluations that are done, in their order."""
+        """Steps, skills and returns of the evaluations that are done, in order."""
         while self._waiting and (wait or self._waiting[0][2].done()):
             step, skills, returns = self._waiting.pop(0)
             yield step, skills, returns.result()
 
     def get_state(self) -> dict[str, np.ndarray]:
-        """Where the simulations are, once nothing is being evaluated any more."""
+        """The state of the simulations, once nothing is being evaluated any more."""
         assert not self._waiting
         return named_arrays({"obs": self._obs, "envs": self._environments.get_state()})
 

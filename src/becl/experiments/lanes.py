@@ -1,4 +1,4 @@
-"""Lanes: what is finetuned together, a task, a seed and perhaps a skill each, with their environments side by side."""
+"""Lanes, each a task, a seed and perhaps a skill: they are finetuned together, with their environments side by side."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -9,14 +9,14 @@ from becl.envs.simulations import Step
 from becl.learning.protocols import Restorable
 
 MakeEnvironments = Callable[[str, int, Sequence[int]], Restorable]
-"""Makes so many environments of a name, shared equally by seeds."""
+"""Makes environments from a name and their number, shared equally by seeds."""
 
 
 class Lane(NamedTuple):
     task: str
     seed: int
     skill: int | None = None
-    """Where skills are tried side by side."""
+    """The lane's skill, if skills are tried side by side."""
 
     @property
     def label(self) -> dict[str, Any]:
@@ -24,7 +24,7 @@ class Lane(NamedTuple):
 
 
 class Together:
-    """Environments of several kinds, one after another."""
+    """Environments of several kinds, joined one after another into one batch."""
 
     def __init__(self, parts: Sequence[Restorable]):
         self.parts, self.spec = parts, parts[0].spec
@@ -60,12 +60,12 @@ class Together:
 
 
 def begin_again(environments: Restorable) -> np.ndarray:
-    """New episodes; the first ones again where environments have no others."""
+    """Starts new episodes, or the first ones again if environments cannot restart."""
     return getattr(environments, "restart", environments.reset)()
 
 
 def environments_of(lanes: Sequence[Lane], each: int, make: MakeEnvironments, offset: int = 0) -> Restorable:
-    """`each` environments a lane, in the order of lanes."""
+    """`each` environments per lane, in the order of lanes."""
     tasks = list(dict.fromkeys(lane.task for lane in lanes))
     parts = []
     for task in tasks:

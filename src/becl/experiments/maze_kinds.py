@@ -1,9 +1,9 @@
-"""What the maze study can be of: our comparisons with tuned settings, and the paper's figures as published.
+"""The kinds of maze study: our comparisons with tuned settings, and the paper's figures as published.
 
-Tuned settings are those of `becl.objectives.registry`, chosen by search. Published ones are those of the released maze
-program, for every method of the paper's figures: entropy weight 0.025, learning rate 3e-4, four epochs of fitting, and
-a learner whose advantages go on across the ends of episodes, with independent skills and leaking corners. Nothing in
-them was searched.
+Tuned settings are those of `becl.objectives.registry`, chosen by search. Published settings are those of the released
+maze program, for every method of the paper's figures: entropy weight 0.025, learning rate 3e-4, four epochs of fitting,
+and a learner whose advantages run across the ends of episodes, with independently drawn skills and leaking corners.
+None of them was searched.
 """
 
 from typing import Literal, NamedTuple
@@ -38,9 +38,9 @@ class Kind(NamedTuple):
     mine: bool = False
     """Whether MINE is trained on the skills of every run."""
     also: tuple[float, ...] = ()
-    """Temperatures of BeCL beside its own."""
+    """Further temperatures of BeCL."""
     twin: str = ""
-    """The study of the same kind with tuned settings, of a figure."""
+    """For a figure, the same study with tuned settings."""
 
 
 BECL = ("becl-paper", "becl-released")

@@ -1,4 +1,4 @@
-"""What is kept of the maze study's seeds: measured when they are trained, read again, and summarized."""
+"""The results of the maze study's seeds: measured after training, written, read again, and summarized."""
 
 import functools
 import io
@@ -39,7 +39,7 @@ def keep(
     timing: dict[str, float],
     out: Path,
 ) -> None:
-    """Measures a trained seed and writes its files, the JSON last; `curve` has a row of metrics a chunk."""
+    """Measures a trained seed and writes its files, the JSON last; `curve` has one row of metrics per chunk."""
     write_text(seed_path(out, label, seed, "csv"), to_csv([six_digits(row, nan="nan") for row in curve]))
     measured, arrays = measure(study.runs[label], state.learner, seed, study.mine_iterations)
     networks = {"learner": state.learner.networks, "objective": without_optimizers(state.objective)}
@@ -64,7 +64,7 @@ def keep(
 def measure(
     run: OnPolicy, learner: Any, seed: int, mine_iterations: int
 ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
-    """Metrics of a trained policy, and the arrays figures are drawn from."""
+    """Metrics of a trained policy, and the arrays from which figures are drawn."""
     plan = run.env.geometry
     # Evaluation never shares random numbers with training.
     key = jax.random.fold_in(jax.random.key(seed), 0xE7A1)
@@ -89,13 +89,13 @@ def measure(
 
 
 def trajectories(run: OnPolicy, learner: Any, key: jax.Array, count: int, start: jax.Array) -> np.ndarray:
-    """`count` trajectories per skill from one start."""
+    """Plays `count` trajectories per skill from one start."""
     return np.asarray(path_program(run)(learner, key, count, start))
 
 
 @functools.cache
 def path_program(run: OnPolicy) -> Callable:
-    """Compiled once a process, so that further seeds of the same run start at once."""
+    """The compiled program that plays trajectories: compiled once per process, so that further seeds start at once."""
     return jax.jit(run.paths, static_argnums=2)
 
 
@@ -105,7 +105,7 @@ def trajectory_vectors(paths: np.ndarray) -> np.ndarray:
 
 
 def finished(study: Study, out: Path) -> dict[str, list[dict[str, Any]]]:
-    """What was measured of every finished seed in the folder, by label; labels without any are left out."""
+    """The results of every finished seed in the folder, by label; labels without any are left out."""
 
     def read(path: Path) -> dict[str, Any]:
         try:

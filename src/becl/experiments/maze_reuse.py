@@ -1,4 +1,4 @@
-"""Takes finished seeds of equal runs over from other studies, so that what serves several figures is computed once."""
+"""Copies finished seeds of identical runs from other studies, so that what serves several figures is computed once."""
 
 import json
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ KEPT = ("csv", "npz", "safetensors")  # The JSON comes last, as in training.
 
 
 def take_over(study: Study, out: Path, folders: Sequence[Path]) -> int:
-    """Copies every seed that is missing from the first folder that has it; returns how many there were."""
+    """Copies every missing seed from the first folder that has it; returns how many were copied."""
     sources = [(folder, suitable(study, folder)) for folder in folders]
     taken = 0
     for label, seed in unfinished(study, out):
@@ -28,13 +28,13 @@ def take_over(study: Study, out: Path, folders: Sequence[Path]) -> int:
 
 
 def suitable(study: Study, folder: Path) -> Study:
-    """The study of a folder, or why none of its seeds could be reused."""
+    """The study in a folder; refuses one of whose seeds none could be reused."""
     theirs = load_study(folder, seeds=())
     if theirs.cycles != study.cycles:
         raise UserError(f"--reuse {folder}: its runs have {theirs.cycles:,} cycles, these have {study.cycles:,}")
     if study.mine_iterations and theirs.mine_iterations != study.mine_iterations:
         raise UserError(
-            f"--reuse {folder}: it has no MINE of {study.mine_iterations:,} iterations, which {study.kind} shows"
+            f"--reuse {folder}: it has no MINE with {study.mine_iterations:,} iterations, which {study.kind} needs"
         )
     if not any(run in study.runs.values() for run in theirs.runs.values()):
         raise UserError(f"--reuse {folder}: none of its runs is one of these: {', '.join(study.runs)}")
@@ -47,7 +47,7 @@ def is_whole(folder: Path, label: str, seed: int) -> bool:
 
 
 def copy(study: Study, source: tuple[Path, str], target: tuple[Path, str], seed: int) -> None:
-    """One seed's files, under the run's name here, without numbers that this study does not have."""
+    """Copies one seed's files, under the run's name here, without numbers that this study does not have."""
     inside(*target).mkdir(exist_ok=True)
     for suffix in KEPT:
         write_bytes(seed_path(*target, seed, suffix), read_bytes(seed_path(*source, seed, suffix)))

@@ -1,4 +1,4 @@
-"""The paper's maze study: which runs it takes, and what is kept of each.
+"""The paper's maze study: which runs it has, and what is kept of each.
 
 A study is a list of labelled runs (method, maze, number of skills, …), each trained with several seeds. It lives in a
 folder of plain files:
@@ -6,12 +6,12 @@ folder of plain files:
     config.json              what was asked for; the folder takes no other configuration
     <label>/seed-<n>.csv     learning curve
     <label>/seed-<n>.json    what was measured at the end
-    <label>/seed-<n>.npz     trajectories of every skill, and the MINE curve where asked for
+    <label>/seed-<n>.npz     trajectories of every skill, and the MINE curve if asked for
     <label>/seed-<n>.safetensors    networks of policy, value and objective
     summary.csv, summary.json, figures as PNG and SVG
 
-A seed counts as finished when its JSON is there, which is written last. Typing the same command again goes on with the
-seeds that are missing.
+A seed counts as finished when its JSON exists, which is written last. The same command, typed again, continues with the
+missing seeds.
 """
 
 import contextlib
@@ -70,19 +70,19 @@ class Study:
     setting: str = "tuned"
 
     def chance(self, label: str) -> float | None:
-        """A run's reward where states say nothing about skills, for methods that know it."""
+        """The chance level of a run's reward, when states say nothing about skills; None for methods without one."""
         run = self.runs[label]
         return chance_reward(run.objective, run.episodes * run.env.episode_length)
 
     def config(self) -> dict[str, Any]:
-        """What must agree for two commands to share a folder. Seeds may be added later, so they are not part."""
+        """What must agree for two commands to share a folder. Seeds may be added later, so they are not part of it."""
         config: dict[str, Any] = {"study": self.kind, "cycles": self.cycles, "mine_iterations": self.mine_iterations}
         config |= {} if self.setting == "tuned" else {"setting": self.setting}
         return config | {"runs": {label: to_dict(run) for label, run in self.runs.items()}}
 
 
 def load_study(out: Path, seeds: tuple[int, ...] | None = None) -> Study:
-    """The study that a folder holds, with all seeds that were ever asked for where none are given."""
+    """The study that a folder holds, with the given seeds, or else all that were ever asked for."""
     config = read_config(out)
     parts = (OnPolicy, PPO, maze.Maze, Network, Adam, OneHot)
     mazes = [*STUDIED.values(), *PUBLISHED.values()]
@@ -107,12 +107,12 @@ def load_study(out: Path, seeds: tuple[int, ...] | None = None) -> Study:
 
 
 def is_label(label: str) -> bool:
-    """Whether a text is what `study_runs` calls a run: a name of a folder, and no path."""
+    """Whether a text can be a label of `study_runs`: the name of a folder, and not a path."""
     return is_name(label) and re.fullmatch(r"[a-z0-9][\w.+-]*", label) is not None
 
 
 def note_seeds(study: Study, out: Path) -> None:
-    """Remembers which seeds were asked for, so that the study can be resumed without saying them again."""
+    """Writes down which seeds were asked for, so that the study can be resumed without naming them again."""
     path = out / "seeds.json"
     known: list[int] = []
     with contextlib.suppress(OSError, ValueError, TypeError):
@@ -127,7 +127,7 @@ def kind_of(name: str) -> Kind:
 
 
 def maze_settings(method: str, setting: str = "tuned") -> MazeStudy:
-    """A method's settings in the maze study, or what is wrong with its name."""
+    """A method's settings in the maze study; refuses methods that have none."""
     if setting == "published" and method in METHODS:
         if method not in PUBLISHED:
             raise UserError(f"{method} is not part of the published maze study, only {', '.join(PUBLISHED)}")
@@ -143,7 +143,7 @@ def maze_settings(method: str, setting: str = "tuned") -> MazeStudy:
 
 
 def make_run(method: str, maze_name: str, skills: int, settings: Given = (), setting: str = "tuned") -> OnPolicy:
-    """A method with the maze study's sizes, changed by settings `[METHOD:]PATH=VALUE`."""
+    """A run of a method with the maze study's sizes, changed by settings `[METHOD:]PATH=VALUE`."""
     run = sized_run(method, maze_name, skills, setting)
     for given in settings_of(settings, EXAMPLE):
         run = apply_setting(run, method, given)
@@ -154,7 +154,7 @@ def make_run(method: str, maze_name: str, skills: int, settings: Given = (), set
 
 
 def sized_run(method: str, maze_name: str, skills: int, setting: str) -> OnPolicy:
-    """A method with the maze study's sizes."""
+    """A run of a method with the maze study's sizes."""
     entry = maze_settings(method, setting)
     if maze_name not in maze.names():
         raise unknown("maze", maze_name, maze.names())
@@ -172,7 +172,7 @@ def sized_run(method: str, maze_name: str, skills: int, setting: str) -> OnPolic
             concatenate=entry.as_released,
             optimizer=Adam(entry.learning_rate, 1e-3, corrected=False),
         ),
-        # Two trajectories of each skill at least: one to compare the other with.
+        # At least two trajectories of each skill, to compare one with the other.
         episodes=max(50, 2 * skills),
         fit_epochs=entry.fit_epochs,
         balanced=not entry.as_released,
@@ -180,8 +180,8 @@ def sized_run(method: str, maze_name: str, skills: int, setting: str) -> OnPolic
 
 
 def sized(objective: Any, skills: int, network: Network) -> Any:
-    """An objective with the maze study's sizes: so many skills and features, and its networks and optimisers, which are
-    found by their types, as they are here, without hidden layers that are optional."""
+    """An objective with the maze study's sizes: the given number of skills and features, and the study's networks and
+    optimisers in place of its own, which are found by their types. Optional hidden layers are left out."""
     by_name = {"skills": OneHot(skills), "feature_dim": skills}
     changes: dict[str, Any] = {}
     for option in options_of(objective):
@@ -197,7 +197,7 @@ def sized(objective: Any, skills: int, network: Network) -> Any:
 
 
 def apply_setting(run: OnPolicy, method: str, setting: Setting) -> OnPolicy:
-    """A run with one option changed that has no flag of its own; one of another method's is of no concern."""
+    """A run with one option changed that has no flag of its own; an option of another method changes nothing."""
     target, colon, path = setting.path.partition(":")
     own = setting._replace(path=path) if colon else setting
     if colon:
@@ -216,7 +216,7 @@ def apply_setting(run: OnPolicy, method: str, setting: Setting) -> OnPolicy:
 
 
 def check(run: OnPolicy) -> None:
-    """Refuses values that no run can use."""
+    """Refuses values with which no run can work."""
     positive = {
         "temperature": getattr(run.objective, "temperature", 1.0),
         "stddev": getattr(run.objective, "stddev", 1.0),
@@ -244,7 +244,7 @@ def check(run: OnPolicy) -> None:
 
 
 def make_study(options: MazeOptions) -> Study:
-    """The runs of one of the paper's maze figures, validated."""
+    """Makes the study that options ask for, validated."""
     kind, setting = kind_of(options.study), setting_of(options)
     if options.demo and options.study != "comparison":
         raise UserError(f"--demo is a comparison: leave out --study {options.study}")
@@ -270,7 +270,7 @@ def make_study(options: MazeOptions) -> Study:
 
 
 def setting_of(options: MazeOptions) -> str:
-    """Whose settings the methods have."""
+    """Whether the methods have tuned or published settings."""
     kind = kind_of(options.study)
     if kind.setting == "published" and options.setting == "tuned":
         raise UserError(f"--setting tuned: {options.study} is the paper's; use --study {kind.twin} for ours")
@@ -326,7 +326,7 @@ def seed_path(out: Path, label: str, seed: int, suffix: str) -> Path:
 
 
 def unfinished(study: Study, out: Path) -> list[tuple[str, int]]:
-    """Runs still to do."""
+    """Labels and seeds of the runs still to do."""
     return [
         (label, seed)
         for label in study.runs

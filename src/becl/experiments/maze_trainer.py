@@ -1,6 +1,6 @@
 """Trains seeds of the maze study: one program for all that are trained together, a chunk of cycles at a time.
 
-The loop is not that of a session (`becl.runs.session` says why); checkpoints are the same files, and their clock.
+The loop is not that of a session (`becl.runs.session` says why), but its checkpoints and its clock are the same.
 """
 
 import functools
@@ -36,7 +36,7 @@ class Programs(NamedTuple):
 
 @functools.cache
 def programs(run: OnPolicy, batched: bool) -> Programs:
-    """Compiled once a process, so that further seeds of the same run start at once."""
+    """The programs of a run: compiled once per process, so that further seeds start at once."""
 
     def advance(state, cycles: int):
         state, metrics = run.run(state, cycles)
@@ -50,7 +50,7 @@ def programs(run: OnPolicy, batched: bool) -> Programs:
 
 
 class MazeTrainer:
-    """Seeds of one run of a study that are trained together, and where they are."""
+    """Seeds of one run of a study that are trained together, and how far they are."""
 
     def __init__(self, study: Study, label: str, seeds: Sequence[int], out: Path):
         self.study, self.label, self.seeds, self.out = study, label, seeds, out
@@ -59,15 +59,15 @@ class MazeTrainer:
         self._keys = jnp.stack([jax.random.key(seed) for seed in seeds]) if self._batched else jax.random.key(seeds[0])
         self._checkpoints = seed_checkpoints(study, label, seeds, out)
         self._compiling = 0.0
-        """Seconds of the first chunk, which is compiled."""
+        """Seconds of the first chunk, which includes compiling."""
         self.curves: list[dict[str, np.ndarray]] = []
         """Metrics of every chunk."""
         self.done = 0
-        """Cycles."""
+        """Cycles that are done."""
         self.clock = Clock()
 
     def begin(self) -> None:
-        """Goes on from the last checkpoint, or begins."""
+        """Continues from the last checkpoint, or starts anew."""
         inside(self.out, self.label).mkdir(exist_ok=True)
         like = jax.eval_shape(self._programs.init, self._keys)
         size = sum(leaf.size * 8 for leaf in jax.tree.leaves(like))
@@ -84,7 +84,7 @@ class MazeTrainer:
             self.done, self.clock = found.step, Clock(float(found.about["seconds"]))
 
     def train(self, report: Callable[[int], None]) -> None:
-        """All cycles that are left; `report` is told of those done."""
+        """Trains for the cycles that are left; `report` is told how many were done."""
         last = self.study.cycles
         while self.done < last:
             chunk, clock, before = min(CHUNK, last - self.done), Clock(), self.done
@@ -100,7 +100,7 @@ class MazeTrainer:
                 self.save()
 
     def save(self) -> None:
-        """Writes a checkpoint. A full disk is no reason to stop: there is the checkpoint before."""
+        """Writes a checkpoint. A full disk is no reason to stop, because the previous checkpoint remains."""
         arrays = {f"state.{name}": np.array(array) for name, array in named_arrays(self.state).items()}
         columns = list(self.curves[0])
         arrays |= {f"curves.{name}": np.stack([row[name] for row in self.curves]) for name in columns}
@@ -111,7 +111,7 @@ class MazeTrainer:
             say(f"checkpoint after {self.done} cycles could not be written ({error.strerror}); training continues")
 
     def finish(self) -> None:
-        """Writes what is kept of every seed."""
+        """Writes the files of every seed."""
         seconds = self.clock.seconds
         together = {"seeds_together": len(self.seeds)}
         timing = {"seconds": seconds, "first_chunk_seconds": self._compiling, **together}
@@ -128,7 +128,7 @@ class MazeTrainer:
 def train_seeds(
     study: Study, label: str, seeds: Sequence[int], out: Path, report: Callable[[int], None] = lambda cycles: None
 ) -> None:
-    """Trains some seeds of one run together and writes what is kept of each. `report` gets cycles done per seed."""
+    """Trains some seeds of one run together and writes the files of each. `report` gets the cycles done per seed."""
     trainer = MazeTrainer(study, label, seeds, out)
     trainer.begin()
     if trainer.done:
@@ -138,7 +138,7 @@ def train_seeds(
 
 
 def seed_checkpoints(study: Study, label: str, seeds: Sequence[int], out: Path) -> Checkpoints:
-    """Where seeds that are trained together are kept while they are."""
+    """The checkpoints of seeds that are trained together."""
     identity = {"run": to_dict(study.runs[label]), "seeds": list(seeds), "cycles": study.cycles}
     name = f"seed-{seeds[0]}" if len(seeds) == 1 else f"seeds-{seeds[0]}-and-{len(seeds) - 1}"
     return Checkpoints(inside(out, label, f"{name}.checkpoint"), identity)

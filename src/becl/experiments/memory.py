@@ -1,4 +1,4 @@
-"""The memory that a run needs, told before it begins."""
+"""The memory that a run needs, computed before it begins."""
 
 import math
 import os
@@ -14,11 +14,11 @@ from becl.runs.provenance import device_name
 
 
 class Memory(NamedTuple):
-    """Bytes that a run needs on its devices together."""
+    """Bytes that a run needs on all its devices together."""
 
     replay: int
     networks: int
-    """With their optimisers' states."""
+    """Networks with their optimisers' states."""
     batches: int
     """All batches that are drawn at once."""
 
@@ -43,7 +43,7 @@ def memory(run: OffPolicy, seeds: int) -> Memory:
 
 
 def available_memory() -> int:
-    """Bytes of one device."""
+    """Bytes of memory of one device."""
     stats = jax.local_devices()[0].memory_stats() or {}
     if "bytes_limit" in stats:
         return stats["bytes_limit"]
@@ -51,7 +51,7 @@ def available_memory() -> int:
 
 
 def check_memory(run: OffPolicy, seeds: int, name: str) -> str:
-    """How much seeds, or lanes, of a run need, in a line; refuses a run that cannot fit."""
+    """A line that says how much memory the seeds, or lanes, of a run need; refuses a run that cannot fit."""
     need, devices = memory(run, seeds), usable_devices(seeds)
     have = available_memory() * devices
     line = f"replay {size(need.replay)} ({seeds} × {run.replay.capacity:,} transitions{of_frames(run)}), networks "

@@ -1,4 +1,4 @@
-"""Policies that have learned tasks: kept in the end of a finetuning, and found again."""
+"""Policies that have learned tasks: saved at the end of finetuning, and loaded again."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from becl.runs.log import lane_name
 
 
 def save_policies(finetuning: Finetuning, out: Path, state: RunState) -> None:
-    """Networks of every lane in the end, with the skill they go with."""
+    """Saves the final networks of every lane, with the skill they go with."""
     keys = lane_keys(finetuning)
     skills, choice = finetuning.run.objective.skills, finetuning.run.choice
     chosen = jax.vmap(lambda rule, key: choice.best(rule, key, skills))(state.skill, keys)
@@ -41,7 +41,7 @@ def policy_path(out: Path, lane: Lane) -> Path:
 
 
 def load_policies(out: Path, snapshot: int | None = None) -> Finetuning:
-    """A run that has policies of its own; those of an earlier `snapshot` are refused, as it keeps none."""
+    """A finetuning run whose policies can be loaded; an earlier `snapshot` is refused, because it keeps none."""
     finetuning = load_finetuning(out)
     if finetuning.skill == "meta":
         raise UserError(f"{out} holds controllers that pick skills; take the skills of {finetuning.source}")

@@ -1,4 +1,4 @@
-"""Runs a pretraining: what a session does with it, and what the command says."""
+"""Runs pretraining: what a session does with it, and what the command prints."""
 
 import contextlib
 import json
@@ -27,7 +27,7 @@ CHECKPOINT_EVERY = PretrainOptions.checkpoint_every
 
 
 class Pretrainer:
-    """A pretraining as a session runs it: coverage is measured, and snapshots are kept on the way."""
+    """Pretraining as a session runs it: coverage is measured, and snapshots are saved along the way."""
 
     def __init__(self, pretraining: Pretraining, out: Path):
         self.pretraining, self.out = pretraining, out
@@ -37,7 +37,7 @@ class Pretrainer:
         self.coverage = None if is_external(pretraining.env) else Coverage(grid_of(pretraining.env), len(self.labels))
         self.result: dict[str, Any] = {} if pretraining.chance is None else {"chance_reward": pretraining.chance}
         self._due = pretraining.snapshots[:-1]
-        """Snapshots to come but for the last, which is of the end."""
+        """Steps of the snapshots to come, except the last, which is taken at the end."""
 
     def config(self) -> dict[str, Any]:
         return self.pretraining.config()
@@ -86,18 +86,18 @@ def pretrain(
     say: Callable[[str], None] = lambda line: None,
     callbacks: Sequence[Callback] = (),
 ) -> bool:
-    """Trains into an opened folder, from its last checkpoint on; True when finished, False when interrupted."""
+    """Trains in an opened folder, from its last checkpoint on; returns True when finished, False when interrupted."""
     experiment, callbacks = Pretrainer(pretraining, out), [Watch(say), *callbacks]
     return Session(experiment, out, checkpoint_every, bar, say, callbacks).run()
 
 
 def check_memory(pretraining: Pretraining) -> str:
-    """How much a run needs, in a line; refuses one that cannot fit."""
+    """A line that says how much memory a run needs; refuses a run that cannot fit."""
     return memory.check_memory(pretraining.run, len(pretraining.seeds), "seeds")
 
 
 def describe(pretraining: Pretraining) -> Iterator[str]:
-    """Lines of a dry run."""
+    """Yields the lines of a dry run."""
     yield json.dumps(pretraining.config(), indent=1)
     yield "memory: " + check_memory(pretraining)
     rate = time_loop(pretraining)
@@ -113,9 +113,9 @@ def run_pretraining(
     callbacks: Sequence[Callback] = (),
     raises: bool = False,
 ) -> int:
-    """The command: says what it does and what memory it `needs`, trains, and gives an exit code.
+    """Runs the command: says what it does and what memory it `needs`, trains, and returns an exit code.
 
-    A run that cannot go on is an exit code too; or, with `raises`, the error.
+    A run that cannot continue is an exit code too or, with `raises`, the error.
     """
     seeds, steps = counted(len(pretraining.seeds), "seed"), pretraining.steps
 

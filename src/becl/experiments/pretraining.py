@@ -3,7 +3,7 @@
 A run lives in a folder of plain files:
 
     config.json                          what was asked for; the folder takes no other configuration
-    metrics.csv                          one row a log interval and seed
+    metrics.csv                          one row per log interval and seed
     tensorboard/seed-<n>/                the same for TensorBoard
     seed-<n>/snapshot-<steps>.safetensors   networks at 100k, 500k, 1M and 2M steps, and at the end
     result.json                          written last: how long it took, on what
@@ -58,20 +58,20 @@ CHOICES = ("batch", "steps_per_update", "decay", "clip", "width")
 
 @dataclass(frozen=True)
 class Pretraining:
-    """A resolved run."""
+    """A resolved pretraining run."""
 
     env: str
     method: str
     seeds: tuple[int, ...]
     steps: int
-    """Of each seed."""
+    """Steps per seed."""
     run: OffPolicy
     log_every: int = 10_000
-    """Steps of each seed between two rows of metrics."""
+    """Steps per seed between two rows of metrics."""
 
     @property
     def snapshots(self) -> list[int]:
-        """Steps after which the networks are kept, the last ones too."""
+        """Steps after which the networks are saved, including the last step."""
         return [*(step for step in SNAPSHOTS if step < self.steps), self.steps]
 
     @property
@@ -81,7 +81,7 @@ class Pretraining:
 
     @property
     def chance(self) -> float | None:
-        """The reward where states say nothing about skills, for methods that know it."""
+        """The chance level of the reward, when states say nothing about skills; None for methods without one."""
         return chance_reward(self.run.objective, self.run.batch)
 
     def config(self) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class Pretraining:
 
 
 def make_pretraining(options: PretrainOptions, objective: Objective | None = None) -> Pretraining:
-    """A run with URLB's sizes, changed by options; validated, nothing allocated yet.
+    """Makes a run with URLB's sizes, changed by options; validated, nothing allocated yet.
 
     An `objective` takes the place of the method's own.
     """
@@ -105,7 +105,7 @@ def make_pretraining(options: PretrainOptions, objective: Objective | None = Non
 
 
 def published_run(options: PretrainOptions, given: Objective | None = None) -> OffPolicy:
-    """A method as it was published, in an environment."""
+    """A run of a method as it was published, in an environment."""
     method = find_method(options.method)
     spec, objective = spec_of(options.env), of_method(options, method) if given is None else given
     if isinstance(given, Sum) and "+" in options.method:
@@ -174,7 +174,7 @@ def unit_of(run: OffPolicy) -> int:
 
 
 def of_method(options: PretrainOptions, method: Method) -> Objective:
-    """The objective that a method has where none is given; refuses a sum whose parts have different skills."""
+    """The method's own objective; refuses a sum whose parts have different skills."""
     if "+" in options.method and options.skills is None:
         names = options.method.split("+")
         common_skills(names, [METHODS[name].objective for name in names])
@@ -182,7 +182,7 @@ def of_method(options: PretrainOptions, method: Method) -> Objective:
 
 
 def changed(run: OffPolicy, options: PretrainOptions) -> OffPolicy:
-    """A run with the changes that options ask for; settings come last."""
+    """A run changed by options; `--set` comes last."""
     run = resized(run, options.envs, options.precision)
     if options.hidden is not None:
         run = with_width(run, options.hidden)
@@ -199,7 +199,7 @@ def changed(run: OffPolicy, options: PretrainOptions) -> OffPolicy:
 
 
 def resized(run: OffPolicy, envs: int | None, precision: Precision | None) -> OffPolicy:
-    """A run with other numbers of environments or another precision, where they are given."""
+    """A run with another number of environments or another precision, if they are given."""
     check_least("--envs", envs)
     given = {"envs": envs, "precision": precision}
     return dataclasses.replace(run, **{name: value for name, value in given.items() if value is not None})
@@ -214,7 +214,7 @@ def with_dim(method: str, space: Any, dim: int) -> Any:
 
 
 def with_width(run: OffPolicy, hidden: int) -> OffPolicy:
-    """All networks of a run with hidden layers of one width, for machines without a GPU."""
+    """A run whose networks all have hidden layers of one width, for machines without a GPU."""
     check_least("--hidden", hidden)
     objective = with_hidden(run.objective, hidden)
     return override(dataclasses.replace(run, objective=objective), "learner.hidden", hidden)
@@ -234,7 +234,7 @@ def apply_setting(run: OffPolicy, method: str, setting: Setting) -> OffPolicy:
 
 
 def check(pretraining: Pretraining) -> None:
-    """Refuses values that no run can use."""
+    """Refuses values with which no run can work."""
     run = pretraining.run
     check_seeds(pretraining.seeds)
     random = run.random_steps * pretraining.unit
@@ -254,21 +254,19 @@ def check(pretraining: Pretraining) -> None:
 
 
 def check_run(run: OffPolicy) -> None:
-    """Refuses options that no run can use."""
+    """Refuses options with which no run can work."""
     learner: Any = run.learner
     check_positive(positive_options(run))
     if not 0 <= run.random_steps < float("inf"):
         raise UserError(f"random_steps {run.random_steps}: must not be negative")
     if isinstance(learner, DDPG) and not 0 <= learner.stddev < float("inf"):
-        raise UserError(f"learner.stddev {learner.stddev:g}: must not be negative, and finite")
+        raise UserError(f"learner.stddev {learner.stddev:g}: must be finite and not negative")
     if isinstance(learner, DDPG) and learner.critic_dim not in (1, run.objective.skills.dim):
-        raise UserError(f"learner.critic_dim {learner.critic_dim}: 1, or as many as the skill has numbers")
+        raise UserError(f"learner.critic_dim {learner.critic_dim}: must be 1 or the dimension of the skill")
     if not 0 <= run.replay.gamma <= 1:
         raise UserError(f"replay.gamma {run.replay.gamma:g}: must lie in [0, 1]")
     if run.reward_normalise != "none" and isinstance(run.objective, Extrinsic):
-        raise UserError(
-            f"reward_normalise {run.reward_normalise}: the task's own reward is learned from as it is; none"
-        )
+        raise UserError(f"reward_normalise {run.reward_normalise}: the task's own reward is never normalised; use none")
     if run.reward_normalise != "none" and run.batch < 2:
         raise UserError(f"reward_normalise {run.reward_normalise}: a batch of {run.batch} has no deviation; at least 2")
     if getattr(run.objective, "targets", ()) and getattr(learner, "critic_dim", 1) > 1:
@@ -276,7 +274,7 @@ def check_run(run: OffPolicy) -> None:
     if run.vision is not None and getattr(learner, "normalize", False):
         raise UserError("--normalize-obs: for observations of numbers; those of images are scaled alike")
     if run.replay.balanced and not isinstance(run.objective.skills, OneHot):
-        raise UserError("replay.balanced: for discrete skills, which can be counted")
+        raise UserError("replay.balanced: works only for discrete skills, which can be counted")
     for prefix, part in named_parts(run.objective):
         if getattr(part, "neighbours", 0) > run.batch:
             raise UserError(f"batch {run.batch}: fewer than the {part.neighbours} neighbours{of_part(prefix)}")
@@ -308,17 +306,17 @@ def positive_options(run: OffPolicy) -> dict[str, int | float]:
 
 
 def of_part(prefix: str) -> str:
-    """Whose option it is, at the end of a sentence."""
+    """Names the part of a sum that an option belongs to, for the end of a sentence."""
     return f" of {prefix.rstrip('.')}" if prefix else ""
 
 
 def load_pretraining(out: Path) -> Pretraining:
-    """The run that a folder holds."""
+    """The pretraining run that a folder holds."""
     config = without_plugins(read_pretraining(out), METHODS)
     del config["command"]
     try:
         return from_dict({"spec": "Pretraining", **config}, spec_classes())
-    except TypeError:  # Something that has no default is missing.
+    except TypeError:  # Something without a default is missing.
         raise UserError(f"{out / 'config.json'} is damaged") from None
 
 

@@ -1,4 +1,4 @@
-"""Scores of a finetuning: what evaluations found, as rows of scores.csv and final.csv, and in short."""
+"""Scores of finetuning: the results of evaluations, as rows of scores.csv and final.csv, and in short."""
 
 import contextlib
 import csv
@@ -42,21 +42,21 @@ def score_rows(
 
 
 class Scores:
-    """scores.csv, a row an evaluation and lane."""
+    """The rows of scores.csv, one per evaluation and lane."""
 
     def __init__(self, finetuning: Finetuning, out: Path):
         self._finetuning, self._path = finetuning, out / "scores.csv"
         self.rows: list[dict[str, Any]] = []
 
     def add(self, step: int, skills: np.ndarray, returns: Float[np.ndarray, "lanes episodes"]) -> list[dict[str, Any]]:
-        """Rows of an evaluation, written."""
+        """Adds the rows of an evaluation, writes the file, and returns the new rows."""
         newest = score_rows(self._finetuning, step, skills, returns)
         self.rows += [six_digits(row) for row in newest]
         write_text(self._path, to_csv(self.rows))
         return newest
 
     def resume(self, rows: list[dict[str, Any]]) -> None:
-        """Goes on after these rows; later ones are forgotten."""
+        """Continues after these rows; later ones are dropped."""
         self.rows = list(rows)
         if rows:
             write_text(self._path, to_csv(rows))
@@ -82,8 +82,8 @@ class Scores:
 def final_scores(
     finetuning: Finetuning, state: RunState, environments: Restorable, keys: jax.Array, interrupted: Callable[[], bool]
 ) -> list[dict[str, Any]] | None:
-    """Rows of final.csv: each lane's mean return over many episodes, of the same starts whatever the method. None where
-    it was interrupted."""
+    """The rows of final.csv: each lane's mean return over many episodes, from the same starts whatever the method. None
+    if it was interrupted."""
     with contextlib.closing(Judge(finetuning, environments, keys, jax.devices()[0])) as judge:
         at_once = environments.num_envs // len(finetuning.lanes)
         for _ in range(-(-finetuning.final_episodes // at_once)):
@@ -99,13 +99,13 @@ def final_scores(
 
 
 def read_scores(out: Path, name: str = "scores.csv") -> list[dict[str, str]]:
-    """Rows of the evaluations on the way; of the last one with `final.csv`."""
+    """Reads the rows of the evaluations along the way or, with `final.csv`, of the final one."""
     with open(out / name, opener=plain) as file:
         return list(csv.DictReader(file))
 
 
 def print_scores(finetuning: Finetuning, out: Path) -> None:
-    """The final scores: mean and standard error over seeds and skills."""
+    """Prints the final scores: mean and standard error over seeds and skills."""
     rows = read_scores(out, "final.csv")
     lines = []
     for task in finetuning.tasks:
@@ -113,7 +113,7 @@ def print_scores(finetuning: Finetuning, out: Path) -> None:
         error = readable(float(found.std(ddof=1)) / len(found) ** 0.5) if len(found) > 1 else ""
         mean, least, most = (readable(float(value)) for value in (found.mean(), found.min(), found.max()))
         lines.append((task, mean, error, least, most, len(found)))
-    columns = ("task", "return", "standard error", "least", "most", "runs")
+    columns = ("task", "return", "standard error", "lowest", "highest", "runs")
     title = (
         f"{finetuning.method} after {finetuning.steps:,} steps, {counted(finetuning.final_episodes, 'episode')} each"
     )

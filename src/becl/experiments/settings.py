@@ -12,7 +12,7 @@ Run = TypeVar("Run")
 
 
 class Setting(NamedTuple):
-    """An option that has no flag of its own, and its value: text, or of a type already."""
+    """An option that has no flag of its own, and its value, which is text or already has its type."""
 
     path: str
     value: Any
@@ -27,11 +27,11 @@ class Setting(NamedTuple):
 
 
 Given = Mapping[str, Any] | Sequence[str | Setting]
-"""Settings as they are given: a mapping from paths to values, or one after another."""
+"""Settings as they are given: a mapping from paths to values, or a sequence."""
 
 
 def settings_of(given: Given, example: str) -> Iterator[Setting]:
-    """Settings one by one, each option once; `example` is shown where a text is not `PATH=VALUE`."""
+    """Yields settings, each option once; `example` is shown if a text is not `PATH=VALUE`."""
     if isinstance(given, Mapping):
         yield from (Setting(path, value) for path, value in given.items())
         return
@@ -64,7 +64,7 @@ def change(run: Run, setting: Setting) -> Run:
 
 
 def check_positive(values: Mapping[str, int | float]) -> None:
-    """Refuses numbers that are not above 0, by the names of their options."""
+    """Refuses numbers, given by the names of their options, that are not above 0."""
     for name, value in values.items():
         if not 0 < value < float("inf"):
             raise UserError(f"{name} {value:g}: must be greater than 0 and finite")

@@ -1,4 +1,4 @@
-"""Snapshots of a pretraining: the networks of every seed after so many steps, without optimisers and replay."""
+"""Snapshots of pretraining: the networks of every seed after some steps, without optimisers and replay."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ def snapshot_path(out: Path, seed: int, step: int) -> Path:
 
 
 def save_snapshots(pretraining: Pretraining, out: Path, state: RunState, step: int) -> None:
-    """Networks of every seed: what policies, and what rewards are made of. Optimisers and replay are not kept."""
+    """Saves the networks of every seed, on which policies and rewards depend; optimisers and replay are not kept."""
     bad: list[int] = []
     together = jax.device_get(without_optimizers({"learner": state.learner, "objective": state.objective}))
     for index, seed in enumerate(pretraining.seeds):
@@ -38,7 +38,7 @@ def save_snapshots(pretraining: Pretraining, out: Path, state: RunState, step: i
 
 
 def load_snapshot(pretraining: Pretraining, path: Path) -> tuple[Any, Any]:
-    """States of learner and objective from a snapshot; optimisers begin anew."""
+    """States of learner and objective from a snapshot, with fresh optimisers."""
     run, key = pretraining.run, jax.random.key(0)
     shapes = {
         "learner": jax.eval_shape(lambda: run.agent.init(key, run.env, run.objective.skills)),
@@ -55,7 +55,7 @@ def learner_shapes(run: OffPolicy) -> Any:
 
 
 def failure(pretraining: Pretraining, out: Path, step: int, what: str, seeds: Sequence[int]) -> str:
-    """The message about seeds whose numbers are none: what is left of them, and what to try. Seeds count from 0."""
+    """The message about seeds with NaNs: what is left of them, and what to try. `seeds` are indices, from 0."""
     names = [pretraining.seeds[i] for i in seeds]
     kept = Checkpoints(out / "checkpoint", {}).steps()
     found = (path for seed in names for path in inside(out, f"seed-{seed}").glob("snapshot-*.safetensors"))
@@ -67,7 +67,7 @@ def failure(pretraining: Pretraining, out: Path, step: int, what: str, seeds: Se
 
 
 def smaller_steps(run: OffPolicy) -> str:
-    """What to try where numbers are none."""
+    """Advice for runs with NaNs: smaller steps."""
     learner: Any = run.learner
     rate = learner.optimizer.learning_rate
     return f"try --precision float32 or --set learner.optimizer.learning_rate={rate / 3:.1g}"

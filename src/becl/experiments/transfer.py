@@ -1,4 +1,4 @@
-"""What a finetuning takes over from its pretraining: networks, and the skill that learns."""
+"""What finetuning inherits from pretraining: networks, and the skill that learns the task."""
 
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ def take_over(transfer: Transfer, fresh: Any, pretrained: Any) -> Any:
     if transfer == "trunk":
         critic = eqx.tree_at(lambda critic: critic.trunk, fresh.critic, pretrained.critic.trunk)
         return fresh._replace(actor=pretrained.actor, critic=critic)
-    # A copy: the loop gives the memory of both away.
+    # A copy, because the loop donates the memory of both.
     target = jax.tree.map(jnp.copy, pretrained.critic) if transfer == "critic" else fresh.target
     return fresh._replace(actor=pretrained.actor, critic=pretrained.critic, target=target)
 
@@ -50,7 +50,7 @@ def load_learners(finetuning: Finetuning) -> tuple[Learned, Any]:
 
 
 def held_skills(finetuning: Finetuning) -> Float[np.ndarray, "lanes skill"]:
-    """The skill of each lane where one is held."""
+    """The skill of each lane, for rules that hold one skill."""
     space = finetuning.run.objective.skills
 
     def of(lane: Lane) -> jax.Array:

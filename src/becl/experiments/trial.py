@@ -1,4 +1,4 @@
-"""A few steps of a run, timed, to tell how long the whole of it takes."""
+"""Times a few steps of a run, to estimate how long the whole run takes."""
 
 import contextlib
 import dataclasses
@@ -20,7 +20,7 @@ def trial_of(run: OffPolicy) -> OffPolicy:
 
 
 def time_loop(pretraining: Pretraining, patience: float = 20.0) -> float:
-    """Environment steps a second of all seeds together, measured on this machine with a small replay."""
+    """Environment steps per second of all seeds together, measured on this machine with a small replay."""
     run, trial = pretraining.run, trial_of(pretraining.run)
     updates, began = 0, time.perf_counter()
     since, step = began, 0

@@ -1,4 +1,4 @@
-"""What a finished run says in its last lines: whether anything was learned, and the next command to type."""
+"""The last lines that a finished run prints: whether anything was learned, and the next command to type."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -23,22 +23,22 @@ Row = Mapping[str, Any]
 
 
 def pretraining_verdict(pretraining: Pretraining, columns: Mapping[str, Float[np.ndarray, "..."]]) -> Verdict:
-    """Of the columns of a run's metrics."""
+    """The verdict on a pretraining run from the columns of its metrics."""
     skills = pretraining.run.objective.skills.dim > 0
     return judge_reward(pretraining.method, columns["step"], columns["reward"], pretraining.chance, skills)
 
 
 def pretraining_lines(pretraining: Pretraining, out: Path) -> list[str]:
-    """The verdict of a finished pretraining, and what to do next."""
+    """The verdict on a finished pretraining run, and what to do next."""
     try:
         verdict = pretraining_verdict(pretraining, read_metrics(out))
-    except UserError:  # Somebody took the table away.
+    except UserError:  # Somebody removed the table.
         return []
     return [verdict.sentence, next_step(pretraining, out, verdict.learned)]
 
 
 def next_step(pretraining: Pretraining, out: Path, learned: bool | None) -> str:
-    """A command to type."""
+    """Suggests the next command to type."""
     folder, longer = shlex.quote(str(out)), PretrainOptions.steps
     if learned is False and pretraining.steps < longer:
         return f"train longer (default: {longer:,} steps){longer_command(out, longer)}"
@@ -48,7 +48,7 @@ def next_step(pretraining: Pretraining, out: Path, learned: bool | None) -> str:
 
 
 def longer_command(out: Path, steps: int) -> str:
-    """One that gives a finished run more steps: from its last checkpoint where that was kept, else anew beside it."""
+    """A command that trains longer: from the last checkpoint if that was kept, otherwise anew in a folder beside it."""
     if (out / "checkpoint").is_dir():
         return f": becl resume {shlex.quote(str(out))} --steps {steps}"
     words = shlex.split(COMMAND.get() or "")
@@ -59,7 +59,7 @@ def longer_command(out: Path, steps: int) -> str:
 
 
 def _replaced(word: str, before: str) -> bool:
-    """Whether a word of a command, or the option that it is the value of, gets another value."""
+    """Whether a word of a command is an option that gets another value, or the value of one."""
     return word.partition("=")[0] in REPLACED or before in REPLACED
 
 
@@ -67,7 +67,7 @@ REPLACED = ("--steps", "--out")
 
 
 def known_chance(folder: Path) -> float | None:
-    """The chance level of a pretrained folder's reward; None where its method has none, or is not known here."""
+    """The chance level of a pretrained folder's reward; None if its method has none, or is not known here."""
     try:
         return load_pretraining(folder).chance
     except UserError:
@@ -75,7 +75,7 @@ def known_chance(folder: Path) -> float | None:
 
 
 def study_chances(folder: Path) -> dict[str, float | None]:
-    """The same of a maze study's runs, by label."""
+    """The chance levels of a maze study's runs, by label."""
     try:
         study = load_study(folder, seeds=())
     except UserError:
@@ -95,7 +95,7 @@ def finetuning_lines(finetuning: Finetuning, rows: Sequence[Row], out: Path) -> 
 
 
 def task_verdicts(tasks: Sequence[str], rows: Sequence[Row]) -> list[Verdict]:
-    """One a task that was evaluated more than once, of the rows of scores.csv, which has the lanes in order."""
+    """One verdict per task that was evaluated more than once, from the rows of scores.csv, whose lanes are in order."""
     verdicts = []
     for task in tasks:
         own = [row for row in rows if row["task"] == task]

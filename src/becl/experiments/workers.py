@@ -1,7 +1,7 @@
-"""Runs a study's seeds side by side: one process a core on a CPU, one vmapped program a run on an accelerator.
+"""Runs a study's seeds side by side: one process per core on a CPU, one vmapped program per run on an accelerator.
 
-Small networks gain nothing from more threads, so each process keeps to one core. Only finished seeds are written, so
-stopping at any moment loses no more than the seeds in flight.
+Small networks gain nothing from more threads, so each process keeps to one core. Seeds write checkpoints, so stopping
+at any moment loses no more than the last cycles.
 """
 
 import contextlib
@@ -41,13 +41,13 @@ def execute(study: Study, out: Path, workers: int | None = None) -> list[str]:
     jobs = unfinished(study, out)
     if not jobs:
         return []
-    # For the same reason as below, with --workers 1 too. Read when the first program is compiled.
+    # For the same reason as below, also with --workers 1. JAX reads it when it compiles the first program.
     os.environ.setdefault("XLA_FLAGS", ONE_THREAD["XLA_FLAGS"])
     on_cpu = _on_cpu()
     cores = available_cores()
     workers = workers or len(cores)
     with progress(len(jobs) * study.cycles, "cycles") as bar:
-        # Also for a single job that is left: threads change the order of sums, and a resumed run must not notice.
+        # Also if a single job is left: threads change the order of sums, and a resumed run must not differ.
         if on_cpu and workers > 1 and not plugins.only_here(run.objective for run in study.runs.values()):
             return _execute_processes(study, jobs, out, cores, workers, bar)
         together = {label: [seed for job, seed in jobs if job == label] for label, _ in jobs}
@@ -62,7 +62,7 @@ def _on_cpu() -> bool:
 
 
 def _execute_here(study: Study, groups: list[tuple[str, list[int]]], out: Path, bar: Progress) -> list[str]:
-    """One group of seeds after another in this process, the seeds of a group vmapped."""
+    """Trains one group of seeds after another in this process; the seeds of a group are vmapped."""
     failures = []
     for label, seeds in groups:
         for seed in seeds:
@@ -84,16 +84,16 @@ class _Worker:
     label: str | None = None
     alive: bool = True
     compiling_since: float | None = None
-    """When it got a job that it has to compile; until it has reported its first cycles."""
+    """When it got a job that it has to compile; None once it has reported its first cycles."""
 
 
 def _execute_processes(study, jobs, out, cores, workers, bar) -> list[str]:
     context = multiprocessing.get_context("spawn")
     waiting, failures, team = list(jobs), [], []
-    # Pinning pays when every core has its worker; otherwise the system places them better than we would.
+    # Pinning pays off if every core has its worker; otherwise the system places them better than we would.
     pin = workers >= len(cores)
     try:
-        # Ctrl-C waits until all are there, so that none is forgotten; then it is raised.
+        # Ctrl-C waits until all workers have started, so that none is forgotten; then it is raised.
         with interrupts(), _environment(ONE_THREAD), _unheard_by_children():
             for number in range(min(len(jobs), workers)):
                 here, there = context.Pipe()
@@ -124,8 +124,8 @@ def _execute_processes(study, jobs, out, cores, workers, bar) -> list[str]:
 
 
 def _count(worker: _Worker, team: list[_Worker], cycles: int, bar: Progress) -> None:
-    """Cycles that a worker has done. The first of a program are compiled: neither they nor its share of the team's time
-    count in the rate."""
+    """Counts the cycles that a worker has done. The first of a program include compiling: neither they nor the worker's
+    share of the team's time count towards the rate."""
     if worker.compiling_since is not None:
         bar.leave_out_share(time.monotonic() - worker.compiling_since, len(team))
         bar.resume(cycles)
@@ -145,7 +145,7 @@ def _hear(worker: _Worker, team: list[_Worker], bar: Progress) -> list[str]:
         worker.job, worker.alive, worker.compiling_since = None, False, None
         bar.end(label, seed)
         code = worker.process.exitcode
-        return [f"{label} seed {seed}: its process ended with exit code {code} (out of memory, or what it says above)"]
+        return [f"{label} seed {seed}: its process ended with exit code {code} (out of memory, or as it says above)"]
     if kind == "cycles":
         _count(worker, team, value, bar)
         return []
@@ -155,7 +155,7 @@ def _hear(worker: _Worker, team: list[_Worker], bar: Progress) -> list[str]:
 
 
 def _give(worker: _Worker, waiting: list[tuple[str, int]], team: list[_Worker], bar: Progress) -> None:
-    """Hands out the next job: one the worker has compiled for, else one fewest others are busy with."""
+    """Hands out the next job: one whose program the worker has compiled, otherwise one that few others work on."""
     if not waiting or not worker.alive:
         return
     busy = [other.label for other in team if other is not worker]
@@ -175,8 +175,8 @@ def _give(worker: _Worker, waiting: list[tuple[str, int]], team: list[_Worker], 
 
 @contextlib.contextmanager
 def nameless_main() -> Iterator[None]:
-    """A worker would begin by running the caller's script once more, and with it this study, where the script has no
-    guard against that; it needs nothing of it."""
+    """Hides the caller's script from workers. They need nothing from it, but would run it once more, and with it this
+    study, if it has no `if __name__ == "__main__"` guard."""
     script = sys.modules["__main__"]
     hidden = {name: script.__dict__.pop(name) for name in ("__file__", "__spec__") if name in script.__dict__}
     script.__spec__ = None
@@ -187,7 +187,8 @@ def nameless_main() -> Iterator[None]:
 
 
 def _work(pipe: Any, words: list[str], pickled: bytes, out: Path, core: int | None) -> None:
-    """A worker process: one seed after another, until its pipe closes. Plug-ins come before what is made of them."""
+    """Runs a worker process: trains one seed after another, until its pipe closes. Plug-ins are loaded before the
+    study, which may need them."""
     if core is not None and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {core})
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -209,7 +210,7 @@ def _work(pipe: Any, words: list[str], pickled: bytes, out: Path, core: int | No
 
 
 def _end_with_parent() -> None:
-    """A worker whose parent was killed must not write beside the one that goes on."""
+    """Ends a worker whose parent was killed, so that it does not write beside the run that continues."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
@@ -218,11 +219,11 @@ def _end_with_parent() -> None:
 
 @contextlib.contextmanager
 def _unheard_by_children() -> Iterator[None]:
-    """Ctrl-C is the parent's business; children inherit that it is blocked, also while they are still importing."""
+    """Blocks Ctrl-C for child processes, also while they are still importing: it is the parent's business."""
     if not hasattr(signal, "pthread_sigmask"):  # On Windows.
         yield
         return
-    # It would be started with the first child, and then unblock the signal.
+    # The tracker would otherwise start with the first child, and then unblock the signal.
     multiprocessing.resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -233,7 +234,7 @@ def _unheard_by_children() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Environment variables for child processes."""
+    """Sets environment variables for child processes, unless they are set already."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update({name: value for name, value in values.items() if before[name] is None})
     try:

@@ -1,6 +1,6 @@
 """The Beta policy (Chou et al. 2017): its density, its entropy, and how actions are drawn from it.
 
-The parameters are above 1: special functions may be cheaper than general ones, and a few attempts are enough to draw.
+Because the parameters are above 1, special functions can be computed cheaply, and a few attempts are enough for a draw.
 """
 
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from becl.nn.networks import MLP
 
-ATTEMPTS = 5  # Rejections allowed when drawing a gamma variate; all fail once in about 10^7 draws.
+ATTEMPTS = 5  # Attempts at drawing a gamma variate; all are rejected once in about 10^7 draws.
 
 
 class BetaParams(NamedTuple):
@@ -21,7 +21,7 @@ class BetaParams(NamedTuple):
 
 
 def beta_params(policy: MLP, inputs: Float[Array, "*batch in"]) -> BetaParams:
-    """Both parameters stay above 1.05, so that the density is bounded and has one mode."""
+    """The policy's parameters. Both stay above 1.05, so that the density is bounded and has one mode."""
     return BetaParams(*jnp.split(jax.nn.softplus(policy(inputs)) + 1.05, 2, axis=-1))
 
 
@@ -43,7 +43,7 @@ def log_beta(a: Float[Array, "*b"], b: Float[Array, "*b"]) -> Float[Array, "*b"]
 
 
 def log_gamma(x: Float[Array, "*b"]) -> Float[Array, "*b"]:
-    """Stirling's series at x + 4; accurate to float32 for x ≥ 1 and several times cheaper than the general one."""
+    """log Γ by Stirling's series at x + 4: accurate to float32 for x ≥ 1, and several times cheaper than JAX's own."""
     y = x + 4.0
     inverse = 1.0 / y
     square = inverse * inverse
@@ -63,7 +63,7 @@ def digamma(x: Float[Array, "*b"]) -> Float[Array, "*b"]:
 
 
 class GammaNoise(NamedTuple):
-    """Random numbers from which any gamma variate of shape ≥ 1 can be made: drawn in bulk, ahead of the episode."""
+    """Random numbers from which any gamma variate of shape ≥ 1 can be made; drawn in bulk, before the episode."""
 
     normal: Float[Array, "*batch attempts"]
     log_uniform: Float[Array, "*batch attempts"]
@@ -78,7 +78,7 @@ def gamma_noise(key: PRNGKeyArray, *shape: int) -> GammaNoise:
 
 
 def gamma_variate(shape: Float[Array, "*b"], noise: GammaNoise) -> Float[Array, "*b"]:
-    """Marsaglia and Tsang's rejection sampler with its attempts side by side; the first accepted counts."""
+    """Marsaglia and Tsang's rejection sampler with its attempts side by side; the first accepted one counts."""
     d = (shape - 1 / 3)[..., None]
     x = noise.normal
     v = (1.0 + x * jax.lax.rsqrt(9.0 * d)) ** 3
@@ -86,7 +86,7 @@ def gamma_variate(shape: Float[Array, "*b"], noise: GammaNoise) -> Float[Array, 
     accepted = (v > 0) & (noise.log_uniform < bound)
     chosen = jnp.argmax(accepted, -1, keepdims=True)
     value = jnp.take_along_axis(d * v, chosen, -1)
-    # The mode where no attempt was accepted.
+    # If no attempt was accepted, the mode.
     return jnp.where(accepted.any(-1), value[..., 0], d[..., 0])
 
 

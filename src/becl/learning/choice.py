@@ -1,6 +1,6 @@
-"""Which skill acts: drawn from the prior in pretraining; for a task held, swept, or regressed from its rewards.
+"""Rules for which skill acts: in pretraining drawn from the prior; for a task held, swept, or regressed from rewards.
 
-A rule is a frozen dataclass with pure methods over a state of arrays, one state a seed. `draw` gives the skills to
+A rule is a frozen dataclass with pure methods over a state of arrays, one state per seed. `draw` gives the skills to
 switch to; `watch` sees every step of the environments and `learn` the replay; `best` is the skill that is evaluated.
 """
 
@@ -25,11 +25,11 @@ class SkillChoice(Protocol):
     def draw(
         self, state: Any, key: PRNGKeyArray, skills: SkillSpace, envs: int, number: Int[Array, ""]
     ) -> Float[Array, "envs skill"]:
-        """For each environment the skill that begins with the `number`-th step, should one begin."""
+        """For each environment, the skill that begins with the `number`-th step, if one begins."""
         ...
 
     def watch(self, state: Any, step: Experience) -> Any:
-        """After a step of all environments."""
+        """The state after a step of all environments."""
         ...
 
     def learn(self, state: Any, key: PRNGKeyArray, replay: Sampled, kept: ReplayState, number: Int[Array, ""]) -> Any:
@@ -37,7 +37,7 @@ class SkillChoice(Protocol):
         ...
 
     def best(self, state: Any, key: PRNGKeyArray, skills: SkillSpace) -> Float[Array, " skill"]:
-        """The skill to be judged by; a draw where the rule has no opinion."""
+        """The skill that is evaluated; a random draw if the rule has no preference."""
         ...
 
 
@@ -53,7 +53,7 @@ class ChoosesByState(Protocol):
 
 
 class Unmoved:
-    """A rule that nothing changes."""
+    """Base of the rules whose state never changes."""
 
     def watch(self, state: Any, step: Experience) -> Any:
         del step
@@ -66,7 +66,7 @@ class Unmoved:
 
 @dataclass(frozen=True)
 class Prior(Unmoved):
-    """Drawn anew each time."""
+    """A skill from the prior, drawn anew each time."""
 
     def init(self, key: PRNGKeyArray, env: EnvSpec, skills: SkillSpace) -> tuple[()]:
         del key, env, skills
@@ -105,7 +105,7 @@ class Halves(Unmoved):
 
 @dataclass(frozen=True)
 class Held(Unmoved):
-    """One skill for the whole run: the state is the skill. The paper's way, drawn at random once."""
+    """One skill for the whole run: the state is the skill. In the paper it is drawn at random once."""
 
     def init(self, key: PRNGKeyArray, env: EnvSpec, skills: SkillSpace) -> Float[Array, " skill"]:
         del env
@@ -123,11 +123,11 @@ class Held(Unmoved):
 
 
 class Trials(NamedTuple):
-    """What skills have earned that were tried."""
+    """What each skill that was tried has earned."""
 
     candidates: Float[Array, "candidates skill"]
     total: Float[Array, " candidates"]
-    """Rewards earned with each."""
+    """Sum of the rewards earned with each."""
     steps: Float[Array, " candidates"]
     """Steps taken with each."""
 
@@ -137,7 +137,7 @@ class BestFirst:
     """Tries skills in the first steps, then keeps the one with the highest mean reward (the CIC paper's sweep)."""
 
     steps: int = 4000
-    """Of the sweep, all environments together."""
+    """Steps of the sweep, all environments together."""
 
     def init(self, key: PRNGKeyArray, env: EnvSpec, skills: SkillSpace) -> Trials:
         del env
@@ -152,7 +152,7 @@ class BestFirst:
         length = max(1, self.steps // envs // turns)
         turn = jnp.minimum(number // length, turns - 1)
         trying = state.candidates[(turn * envs + jnp.arange(envs)) % count]
-        # A step longer than is counted: skills are drawn before the last step's rewards are in.
+        # One step longer than is counted, because skills are drawn before the last step's rewards are known.
         return jnp.where(number * envs < self.steps + envs, trying, self.best(state, key, skills))
 
     def watch(self, state: Trials, step: Experience) -> Trials:
@@ -174,7 +174,7 @@ class BestFirst:
 
 
 def candidates(key: PRNGKeyArray, skills: SkillSpace, draws: int = 16) -> Float[Array, "candidates skill"]:
-    """Skills worth trying: all discrete ones; for a cube equal numbers from 0 to 1; else a spread of draws."""
+    """Skills worth trying: all discrete ones; vectors of equal numbers in [0, 1] in a cube; else a spread of draws."""
     if isinstance(skills, OneHot):
         return jnp.eye(skills.dim)
     if isinstance(skills, Cube):
@@ -190,19 +190,19 @@ class Regression(NamedTuple):
 
 @dataclass(frozen=True)
 class Regress:
-    """APS: the skill whose product with the features of states is nearest to the task's reward, again and again."""
+    """APS: the skill whose product with the features of states is nearest to the task's reward, found repeatedly."""
 
     after: int = 4096
     """Steps, all environments together, before the first regression; until then skills are drawn."""
     every: int = 5
-    """Steps, all environments together, between two regressions, or as near to that as there are updates."""
+    """Steps, all environments together, between two regressions, or as close to that as updates allow."""
     batch: int = 4096
     by: Literal["released", "least squares"] = "released"
     """See `becl.objectives.aps.regress_skill`."""
     features: Literal["fresh", "pretrained"] = "fresh"
-    """Whose: a network that nobody trained (the released code forgets to take it over), or the pretrained one."""
+    """A network that nobody trained (the released code forgets to carry it over), or the pretrained one."""
     network: Network = Network()
-    """Of the features."""
+    """The network of the features."""
 
     def init(self, key: PRNGKeyArray, env: EnvSpec, skills: SkillSpace) -> Regression:
         features_key, skill_key = jax.random.split(key)
@@ -230,7 +230,7 @@ class Regress:
 
         envs = kept.steps.last.shape[1]
         steps = number * envs
-        # This is asked where there are updates: of a single environment before every second step.
+        # This runs only where there are updates: with a single environment, before every second step.
         due = (steps > self.after) & (steps % self.every < max(envs, 2))
         return jax.lax.cond(due, regress, lambda state: state, state)
 

@@ -1,6 +1,6 @@
 """A controller over frozen skills (the paper's future work): every few steps it picks the skill that acts.
 
-The skills are the actions of a task whose steps are stretches of one skill, so the loop is the same; the learner is
+The skills are the actions of a task whose steps are stretches of one skill, so the loop stays the same; the learner is
 double deep Q-learning (van Hasselt et al. 2016). With r the mean reward of a stretch,
 
     y = r + d · Q̄(s', argmax_z Q(s', z)),      loss = mean (Q(s, z) − y)²
@@ -27,7 +27,7 @@ from becl.skills import SkillSpace
 
 class ControllerState(NamedTuple):
     actor: MLP
-    """Values of all skills."""
+    """Network of the values of all skills."""
     target: MLP
     opt: AdamState
 
@@ -35,9 +35,9 @@ class ControllerState(NamedTuple):
 @dataclass(frozen=True)
 class Controller:
     interval: int = 50
-    """Steps of a stretch."""
+    """Steps per stretch."""
     epsilon: float = 0.1
-    """How often a skill is picked at random while collecting."""
+    """Probability of picking a random skill while collecting."""
     target_rate: float = 0.01
     network: Network = Network((256, 256))
     optimizer: Adam = Adam(1e-4)
@@ -95,16 +95,16 @@ class Controller:
         return ControllerState(values, target, opt), {"critic_loss": loss, "q": q, "goal": goal.mean()}
 
     def diagnose(self, state: ControllerState, batch: Transitions) -> Metrics:
-        """Nothing: its networks begin anew with every task."""
+        """Reports nothing: the networks start anew with every task."""
         del state, batch
         return {}
 
 
 class Stretches:
-    """Environments in which an action is a discrete skill, and a step a stretch of it by frozen policies.
+    """Environments in which an action is a discrete skill, and a step is a stretch of that skill by frozen policies.
 
-    The reward of a stretch is the sum of its rewards. Where an episode ends within one, the stretch ends there, and the
-    environment goes on with the skill until the others are there too.
+    The reward of a stretch is the sum of its rewards. If an episode ends within a stretch, the stretch ends there, and
+    the environment continues with the skill, without counting, until the others have finished their stretch.
     """
 
     def __init__(self, envs: Any, learner: DDPG, actors: Any, count: int, interval: int):

@@ -1,6 +1,6 @@
-"""DDPG as URLB runs it (Lillicrap et al. 2016; Yarats et al. 2021): the learner behind all methods on robots.
+"""DDPG as URLB runs it (Lillicrap et al. 2016; Yarats et al. 2021): the learner of all methods on robots.
 
-With trunk features shared by both critics, clipped noise on target and policy actions, and z appended to states,
+With trunk features shared by both critics, clipped noise on target and policy actions, and skills appended to states,
 
     y = r + d · min(Q̄₁, Q̄₂)(s', ã'),                        ã' = π(s') + clipped noise
     critic loss = mean (Q₁(s, a) − y)² + mean (Q₂(s, a) − y)²
@@ -60,7 +60,7 @@ class Actor(eqx.Module):
         return self.mean(self.whitened(x))
 
     def mean(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch action"]:
-        """The mean action where observations are whitened already."""
+        """The mean action for observations that are whitened already."""
         return jnp.tanh(self.layers(x)[-1])
 
     def layers(self, x: Float[Array, "*batch in"]) -> tuple[Array, Array, Array]:
@@ -72,7 +72,7 @@ class Actor(eqx.Module):
         return features, units, self.out(units)
 
     def whitened(self, x: Float[Array, "*batch any"]) -> Float[Array, "*batch any"]:
-        """Observations, and whatever stands behind them as it is."""
+        """Inputs with whitened observations; what follows the observations stays as it is."""
         if self.moments is None:
             return x
         moments = jax.lax.stop_gradient(self.moments)
@@ -80,7 +80,7 @@ class Actor(eqx.Module):
         return jnp.concatenate([whiten(moments, x[..., :seen]), x[..., seen:]], -1)
 
     def observe(self, obs: Float[Array, "*batch obs"]) -> "Actor":
-        """The same policy having seen observations (changes nothing unless it keeps moments)."""
+        """The same policy with these observations in its statistics, if it keeps any."""
         if self.moments is None:
             return self
         return dataclasses.replace(self, moments=add_moments(self.moments, obs))
@@ -91,7 +91,7 @@ class Critic(eqx.Module):
 
     trunk: Trunk
     hidden: Linear
-    """From the trunk to both heads: the second half of its outputs is the second's."""
+    """From the trunk to both heads: the second half of its outputs belongs to the second head."""
     weight: Float[Array, "2 hidden value"]
     bias: Float[Array, "2 value"]
     deeper: Linear | None = None
@@ -125,7 +125,7 @@ class DDPGState(NamedTuple):
     actor_opt: AdamState
     critic_opt: AdamState
     rounded: tuple[Actor, Critic, Critic] | None = None
-    """Weights of the networks as products round them; only from `begin` to `end`."""
+    """The networks with weights rounded as for matrix products; only between `begin` and `end`."""
 
 
 @dataclass(frozen=True)
@@ -133,15 +133,15 @@ class DDPG:
     hidden: int = 1024
     """Width of every layer, but for the trunk with `feature_dim`."""
     stddev: float = 0.2
-    """Of the noise on actions."""
+    """Standard deviation of the noise on actions."""
     noise_clip: float = 0.3
-    """Of that noise in updates; acting does not clip it."""
+    """Clip of that noise in updates; acting does not clip it."""
     target_rate: float = 0.01
     optimizer: Adam = Adam(1e-4)
     critic_dim: int = 1
     """1 for a value; n for n successor features, whose product with the skill is the value (APS)."""
     normalize: bool = added(False)
-    """Whiten observations with running statistics of all that was learned from."""
+    """Whether to whiten observations with running statistics of all that was learned from."""
     action_gain: float = added(1.0)
     """Of the actor's last layer in the beginning. URLB's 1 gives actions of moderate size; larger ones are nearer the
     ends of their range, which is what pretraining with a small reward leads to (docs/transfer.md)."""
@@ -194,7 +194,7 @@ class DDPG:
         key: PRNGKeyArray,
         random: Bool[Array, ""],
     ) -> Float[Array, "envs action"]:
-        """Actions for collecting: noisy, or uniform while there is nothing learned."""
+        """Actions for collecting: noisy, or uniform while `random`."""
         noise_key, random_key = jax.random.split(key)
         mean = actor(jnp.concatenate([obs, skill], -1))
         noisy = into_range(mean + self.stddev * jax.random.normal(noise_key, mean.shape))
@@ -203,22 +203,22 @@ class DDPG:
     def best(
         self, actor: Actor, obs: Float[Array, "envs obs"], skill: Float[Array, "envs skill"]
     ) -> Float[Array, "envs action"]:
-        """Actions to be judged by: without noise."""
+        """Actions for evaluation: without noise."""
         return actor(jnp.concatenate([obs, skill], -1))
 
     def view(self, state: DDPGState, obs: Float[Array, "*batch obs"]) -> Float[Array, "*batch obs"]:
-        """Observations as the networks get them."""
+        """Observations as the networks see them."""
         return state.actor.whitened(obs)
 
     def begin(self, state: DDPGState) -> DDPGState:
-        """Weights are rounded where they change from now on, and not once more where they are used."""
+        """From now on, weights are rounded when they change, and not again each time they are used."""
         return state._replace(rounded=rounded_weights((state.actor, state.critic, state.target)))
 
     def end(self, state: DDPGState) -> DDPGState:
         return state._replace(rounded=None)
 
     def update(self, state: DDPGState, batch: Transitions, key: PRNGKeyArray) -> tuple[DDPGState, Metrics]:
-        """Critic, then the actor with the critic just updated, then the target."""
+        """Updates the critic, then the actor with the critic just updated, then the target."""
         target_key, actor_key = jax.random.split(key)
         old_actor, old_critic, old_target = rounded((state.actor, state.critic, state.target), state.rounded)
         here = state.actor.whitened(jnp.concatenate([batch.obs, batch.skill], -1))
@@ -265,7 +265,7 @@ class DDPG:
         return grads, {"critic_loss": loss, "q": q[0].mean(), "conflict": conflict}
 
     def diagnose(self, state: DDPGState, batch: Transitions) -> Metrics:
-        """Whether the networks can still learn, seen on a batch of states: see `becl.learning.diagnostics`."""
+        """Whether the networks can still learn, judged on a batch of states: see `becl.learning.diagnostics`."""
         here = state.actor.whitened(jnp.concatenate([batch.obs, batch.skill], -1))
         features, units, before_tanh = state.actor.layers(here)
         critic_features, critic_units = state.critic.layers(jnp.concatenate([here, batch.action], -1))
@@ -287,7 +287,7 @@ class DDPG:
 
 
 def into_range(action: Float[Array, "*batch action"]) -> Float[Array, "*batch action"]:
-    """Actions clamped into range, with a gradient that does not notice."""
+    """Actions clamped into range; the gradient ignores the clamp."""
     clamped = jnp.clip(action, -1 + EDGE, 1 - EDGE)
     return action + jax.lax.stop_gradient(clamped - action)
 
@@ -295,6 +295,6 @@ def into_range(action: Float[Array, "*batch action"]) -> Float[Array, "*batch ac
 def values(
     critic: Critic, state: Float[Array, "batch s"], action: Float[Array, "batch a"], skill: Float[Array, "batch z"]
 ) -> Float[Array, "2 batch"]:
-    """Both critics' values; of successor features, their product with the skill."""
+    """Both critics' values; with successor features, their product with the skill."""
     out = critic(jnp.concatenate([state, action], -1))
     return out[..., 0] if out.shape[-1] == 1 else jnp.sum(out * skill, -1)

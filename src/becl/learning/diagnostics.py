@@ -11,8 +11,8 @@ from jaxtyping import Array, Float, PyTree
 
 from becl.nn.adam import Adam, AdamState
 
-SATURATED = 0.99  # An action beyond this, in either direction: tanh passes 2 % of its gradient there, or less.
-DORMANT = 0.025  # A unit whose mean activity is this share of its layer's, or less (Sokar et al. 2023).
+SATURATED = 0.99  # An action beyond this, in either direction, is saturated: tanh passes at most 2 % of its gradient.
+DORMANT = 0.025  # A unit whose mean activity is at most this share of its layer's is dormant (Sokar et al. 2023).
 
 
 def saturation(action: Float[Array, "*batch action"]) -> Float[Array, ""]:
@@ -21,16 +21,16 @@ def saturation(action: Float[Array, "*batch action"]) -> Float[Array, ""]:
 
 
 def dormant_share(units: Float[Array, "batch units"]) -> Float[Array, ""]:
-    """Fraction of a layer's units that are silent on the whole batch, beside the layer's mean."""
+    """Fraction of a layer's units that are nearly silent on the whole batch, compared with the layer's mean."""
     activity = jnp.abs(units.astype(jnp.float32)).mean(0)
     return jnp.mean(activity <= DORMANT * activity.mean())
 
 
 def effective_rank(features: Float[Array, "batch units"]) -> Float[Array, ""]:
-    """Directions that features vary in: (Σλ)²/Σλ² over the eigenvalues λ of their covariance (participation ratio).
+    """Number of directions in which features vary: (Σλ)²/Σλ² over the eigenvalues λ of their covariance.
 
-    It is 1 where all features move along one line and n where n directions have equal variance. No decomposition is
-    needed: both sums are traces, of the covariance and of its square.
+    This participation ratio is 1 if all features lie on one line and n if n directions have equal variance. No
+    decomposition is needed: the sums are the traces of the covariance and of its square.
     """
     centred = features.astype(jnp.float32) - features.astype(jnp.float32).mean(0)
     gram = jnp.matmul(centred, centred.T, precision=jax.lax.Precision.HIGHEST)
@@ -38,9 +38,9 @@ def effective_rank(features: Float[Array, "batch units"]) -> Float[Array, ""]:
 
 
 def gradient_size(optimizer: Adam, state: AdamState) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """The root mean square of recent gradients as Adam sees them, and the share of weights whose own is below its ε.
+    """Root mean square of recent gradients as Adam sees them, and the share of weights whose gradient is below its ε.
 
-    Adam makes steps of one size whatever the gradient's, as long as the gradient is well above ε.
+    Adam's steps have the same size whatever the gradient's, as long as the gradient is well above ε.
     """
     corrected = jax.tree.map(lambda square: square / jnp.maximum(1 - state.decay[1], 1e-12), state.square)
     number = sum(leaf.size for leaf in jax.tree.leaves(corrected))

@@ -3,7 +3,8 @@
 Observations are numbers or, with `vision`, images, in front of which an encoder stands (`seeing.py`).
 
 One seed's step is `act`, then `learn`. Both are pure; `programs.py` compiles them for all seeds together, and
-`training.py` has the loop that goes back and forth between them and the environments.
+`training.py` has the loop that alternates between them and the environments. To *price* a batch is to compute its
+rewards.
 """
 
 from dataclasses import dataclass
@@ -32,20 +33,20 @@ Keys = Key[Array, " updates"]
 
 
 class RunState(NamedTuple):
-    """All that one seed's learning depends on, but for its environments."""
+    """Everything that one seed's learning depends on, except its environments."""
 
     key: PRNGKeyArray
     learner: Any
     objective: Any
     replay: ReplayState
     skill: Any = ()
-    """Of the rule that chooses skills."""
+    """State of the rule that chooses skills."""
     scale: Any = ()
-    """Running statistics of rewards, where they are normalised."""
+    """Running statistics of rewards, if they are normalised."""
 
 
 class Activity(NamedTuple):
-    """What every environment is doing: with which skill, since when, and the action."""
+    """What every environment is doing: its skill, for how many steps, and the action."""
 
     skill: Float[Array, "envs skill"]
     since: Int[Array, " envs"]
@@ -53,7 +54,7 @@ class Activity(NamedTuple):
 
 
 class Pricing(NamedTuple):
-    """What decides a transition's reward."""
+    """The states that a transition's reward depends on."""
 
     objective: Any
     scale: Any
@@ -68,7 +69,7 @@ class Outcome(NamedTuple):
     reward: Float[Data, "*seeds envs"]
     last: Bool[Data, "*seeds envs"]
     terminated: Bool[Data, "*seeds envs"]
-    """Where nothing follows."""
+    """Whether the episode ended for good, so that nothing follows."""
 
 
 @dataclass(frozen=True)
@@ -80,29 +81,29 @@ class OffPolicy:
     learner: Learner = DDPG()
     replay: Replay = Replay()
     envs: int = 32
-    """Environments a seed; 1 is the published schedule."""
+    """Environments per seed; 1 is the published schedule."""
     batch: int = 1024
     fits_per_update: int = 1
-    """Batches the objective is fitted to before each update of the learner, which sees the last of them."""
+    """Batches that the objective is fitted to before each update of the learner, which sees the last of them."""
     skill_interval: int | None = 50
-    """Steps after which an environment's skill is drawn anew, also where an episode began meanwhile; None: only with a
-    new episode."""
+    """Steps after which an environment's skill is drawn anew, counted from the last draw; a new episode draws one, too.
+    None: only new episodes do."""
     random_steps: int = 4000
     """Steps with uniformly random actions, and without updates, at the beginning."""
     warmup: Literal["random", "policy"] = "random"
-    """Who acts in these: nobody in particular, or the policy as it is (for one that was trained before)."""
+    """How actions are chosen in these steps: at random, or by the policy as it is (if it was trained before)."""
     steps_per_update: int = 2
     update_repeats: int = 1
-    """Updates where there would be one."""
+    """How many updates take the place of one."""
     choice: SkillChoice = Prior()
-    """Which skill acts."""
+    """The rule for which skill acts."""
     objective_obs: tuple[int, ...] = ()
-    """Numbers of an observation that the objective sees, such as a position; empty: all of them."""
+    """Indices of the numbers of an observation that the objective sees, such as a position; empty: all of them."""
     precision: Precision = "auto"
-    """Of matrix products; see `becl.nn.precision`."""
+    """Precision of matrix products; see `becl.nn.precision`."""
     reward_scale: float = added(1.0)
-    """The objective's reward is multiplied by this before the learner sees it. It matters: Adam's steps do not shrink
-    with the reward, so a small one leaves the policy less certain (docs/transfer.md)."""
+    """The objective's reward is multiplied by this before the learner sees it. This matters: Adam's steps do not shrink
+    with the reward, so a small reward leaves the policy less certain (docs/transfer.md)."""
     reward_normalise: Literal["none", "std"] = added("none")
     """`std` first divides rewards by their running standard deviation."""
     vision: Vision | None = added(None)
@@ -155,7 +156,7 @@ class OffPolicy:
 
     @property
     def updates(self) -> int:
-        """Updates in a step of all environments that has any."""
+        """Updates per step of all environments, in steps that have any."""
         return max(1, self.envs // self.steps_per_update) * self.update_repeats
 
     def learns_at(self, step: int) -> bool:
@@ -192,7 +193,7 @@ class OffPolicy:
         began: Bool[Array, " envs"],
         number: Int[Array, ""],
     ) -> Activity:
-        """Skills and actions of the `number`-th step of all environments; `began` marks new episodes."""
+        """Skills and actions for the `number`-th step of all environments; `began` marks new episodes."""
         skill_key, action_key = jax.random.split(jax.random.fold_in(key, 2 * number))
         drawn = began if self.skill_interval is None else began | (before.since + 1 >= self.skill_interval)
         fresh = self.draw(rule, skill_key, obs, number)
@@ -218,7 +219,7 @@ class OffPolicy:
         return self.agent.best(actor, obs, skill)
 
     def store(self, replay: ReplayState, rule: Any, choice: Activity, outcome: Outcome) -> tuple[ReplayState, Any]:
-        """Keeps a step of all environments, and shows it to the rule that chooses skills."""
+        """Stores a step of all environments, and shows it to the rule that chooses skills."""
         step = Experience(
             obs=jnp.asarray(outcome.obs),
             action=choice.action,
@@ -297,7 +298,7 @@ class OffPolicy:
     def price(
         self, learner: Any, pricing: Pricing, key: PRNGKeyArray, batches: Transitions
     ) -> tuple[Pricing, Transitions, Metrics]:
-        """Fits the representation to each of the batches and prices the last with it."""
+        """Fits the representation to each of the batches, and computes the rewards of the last batch with it."""
         objective, scale = pricing
         *fit_keys, reward_key = jax.random.split(key, self.fits_per_update + 1)
         fitted, last = {}, batches
@@ -358,7 +359,7 @@ class OffPolicy:
         return scale, self.reward_scale * reward
 
     def diagnose(self, state: RunState, number: Int[Array, ""]) -> Metrics:
-        """What the learner's networks look like on a batch of what is stored, before the `number`-th step."""
+        """Diagnoses the learner's networks on a batch from the replay, before the `number`-th step."""
         key = jax.random.fold_in(jax.random.fold_in(state.key, number), 0)
         batch = self.replay.sample(state.replay, key, self.batch)
         return self.agent.diagnose(state.learner, batch)
@@ -396,6 +397,6 @@ def mean_of(reward: Float[Array, "batch *targets"]) -> Float[Array, ""]:
 
 
 def strongly_typed(x: Array) -> Array:
-    """The same array where its type is weak, that is, gives way to others': it would not be after an update, which
-    would be compiled a second time for that."""
+    """The same array with a strong type. A weak type, which gives way to other types, would be strong after the first
+    update, and everything would be compiled a second time for that."""
     return jax.lax.convert_element_type(x, x.dtype) if getattr(x, "weak_type", False) else x

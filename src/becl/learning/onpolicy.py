@@ -1,7 +1,7 @@
-"""The on-policy loop: collect, fit the objective, collect afresh, price, update the policy.
+"""The on-policy loop: collect, fit the objective, collect again, compute rewards, update the policy.
 
-A cycle plays `episodes` episodes for the representation and as many again for the policy, scored by the representation
-just trained. Everything is a pure function of the run's key; `vmap` over keys trains seeds together.
+A cycle plays `episodes` episodes for the representation and as many again for the policy, rewarded by the
+representation just trained. Everything is a pure function of the run's key; `vmap` over keys trains seeds together.
 """
 
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class OnPolicy:
     fit_epochs: int = 4
     fit_minibatches: int = 10
     balanced: bool = True
-    """Skills of a collection as even as can be, rather than drawn independently."""
+    """Whether skills are spread over a collection as evenly as possible, rather than drawn independently."""
 
     def init(self, key: PRNGKeyArray) -> TrainState:
         run_key, learner_key, objective_key = jax.random.split(key, 3)
@@ -89,7 +89,7 @@ class OnPolicy:
         key: PRNGKeyArray,
         start: Float[Array, "2"] | None = None,
     ) -> Rollout:
-        """One stochastic episode for each skill given, from the start distribution or from one position."""
+        """Plays one stochastic episode for each skill, from the start distribution or from one position."""
         episodes = len(skill)
         start_key, policy_key, env_key = jax.random.split(key, 3)
         steps, action_dim = self.env.episode_length, self.env.spec.action_dim
@@ -123,7 +123,7 @@ class OnPolicy:
 
 
 def to_batch(rollout: Rollout) -> Batch:
-    """Transitions episode after episode, each episode a trajectory of its own."""
+    """Transitions as the objective sees them, episode after episode; each episode is a trajectory of its own."""
     time, episodes = rollout.obs.shape[:2]
 
     def rows(x):

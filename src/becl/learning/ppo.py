@@ -43,7 +43,7 @@ class PPOState(NamedTuple):
 
 
 class Samples(NamedTuple):
-    """What a minibatch of the update needs, rows being transitions."""
+    """What a minibatch of the update needs, one row per transition."""
 
     inputs: Float[Array, "n in"]
     sample: Float[Array, "n action"]
@@ -60,7 +60,7 @@ class PPO:
     """How far the probability ratio may move from 1 before its gradient stops."""
     entropy_weight: float = 0.025
     concatenate: bool = False
-    """Let advantages run on from one episode into the next, as the released maze code does by mistake."""
+    """Whether advantages run on from one episode into the next, as in the released maze code by mistake."""
     epochs: int = 4
     minibatches: int = 10
     network: Network = Network((128, 128), "uniform")
@@ -152,9 +152,9 @@ def generalized_advantage(
     discount: float,
     gae_lambda: float,
 ) -> Float[Array, "time episodes"]:
-    """A_t = Σ_k (γλ)^k δ_{t+k} within each episode, δ_t = r_t + γ V_{t+1} − V_t.
+    """A_t = Σ_k (γλ)^k δ_{t+k} within each episode, with δ_t = r_t + γ V_{t+1} − V_t.
 
-    Written as one product with the matrix of powers, which takes the place of a backward loop over time.
+    This is one product with the matrix of powers, in place of a backward loop over time.
     """
     delta = reward + discount * values[1:] - values[:-1]
     step = jnp.arange(len(delta))
@@ -169,7 +169,7 @@ def concatenated_advantage(
     discount: float,
     gae_lambda: float,
 ) -> Float[Array, "time episodes"]:
-    """The same over all episodes as if they were one: each runs on into the first state of the next."""
+    """The same advantages as if all episodes were one: each runs on into the first state of the next."""
     following = jnp.concatenate([values[0, 1:], values[-1, -1:]])
     within = generalized_advantage(reward, values.at[-1].set(following), discount, gae_lambda)
     ahead = (discount * gae_lambda) ** jnp.arange(len(reward), 0, -1)

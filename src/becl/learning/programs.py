@@ -28,7 +28,7 @@ class RunPrograms(NamedTuple):
 
 @functools.cache
 def programs(run: OffPolicy, devices: int = 1) -> RunPrograms:
-    """Seeds are shared equally by the first `devices` devices, and never talk to each other."""
+    """The compiled programs of a run. The first `devices` devices share seeds equally; seeds never communicate."""
 
     def act(*args) -> Activity:
         with computing(run.precision):
@@ -46,7 +46,7 @@ def programs(run: OffPolicy, devices: int = 1) -> RunPrograms:
     mesh = Mesh(np.array(jax.devices()[:devices]), ("seeds",)) if devices > 1 else None
 
     def init(keys: Key[Array, " seeds"]) -> tuple[RunState, Activity]:
-        # Not vmapped: on a CPU with few cores, batches of QR decompositions wait for each other for ever.
+        # Not vmapped: on a CPU with few cores, batches of QR decompositions wait for each other forever.
         return jax.lax.map(run.init, keys)
 
     def shared(part: Callable, axes: tuple[int | None, ...], **options) -> Callable:
@@ -61,7 +61,7 @@ def programs(run: OffPolicy, devices: int = 1) -> RunPrograms:
     return RunPrograms(
         init=shared(init, (0,)),
         act=over_seeds(act, 0, 0, 0, 0, 0, 0, None),
-        # The buffer is changed in place: without donation every step would copy it.
+        # The buffer is changed in place; without donation every step would copy it.
         store=over_seeds(run.store, 0, 0, 0, 0, donate_argnums=(0, 1)),
         store_and_learn=over_seeds(store_and_learn, 0, 0, 0, None, donate_argnums=0),
         diagnose=over_seeds(diagnose, 0, None),
@@ -69,12 +69,12 @@ def programs(run: OffPolicy, devices: int = 1) -> RunPrograms:
 
 
 def usable_devices(seeds: int) -> int:
-    """The most devices that seeds can be shared by equally."""
+    """The largest number of devices that can share seeds equally."""
     return max(n for n in range(1, min(seeds, jax.device_count()) + 1) if seeds % n == 0)
 
 
 def forget_programs() -> None:
-    """Those of runs that have ended: each maps dozens of pieces into memory, of which Linux gives a process 65,530."""
+    """Frees compiled programs. Each takes dozens of memory maps, of which Linux allows a process 65,530."""
     programs.cache_clear()
     jax.clear_caches()
     gc.collect()

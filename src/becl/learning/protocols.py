@@ -1,4 +1,4 @@
-"""What the off-policy loop needs of environments and of a learner."""
+"""What the off-policy loop needs from environments and from a learner."""
 
 from typing import Any, Protocol, runtime_checkable
 
@@ -14,7 +14,7 @@ from becl.skills import SkillSpace
 
 @runtime_checkable
 class Environments(Protocol):
-    """What the loop needs of environments: `becl.envs.make` and `becl.envs.maze_batch.MazeBatch` have it."""
+    """What the loop needs from environments, as `becl.envs.make` and `becl.envs.maze_batch.MazeBatch` have it."""
 
     spec: EnvSpec
     num_envs: int
@@ -31,17 +31,17 @@ class Restorable(Environments, Protocol):
     """Environments that a run can be resumed with."""
 
     def get_state(self) -> Any:
-        """A tree of arrays: all that decides how they go on."""
+        """A tree of arrays with everything that decides how the environments continue."""
         ...
 
     def set_state(self, state: Any) -> None:
-        """Puts them where they were."""
+        """Puts the environments back into a state."""
         ...
 
 
 @runtime_checkable
 class Learner(Protocol):
-    """How a policy is learned: `ddpg.DDPG`, or over frozen skills `controller.Controller`."""
+    """How a policy is learned: `ddpg.DDPG`, or `controller.Controller` over frozen skills."""
 
     def init(self, key: PRNGKeyArray, env: EnvSpec, skills: SkillSpace) -> Any:
         """A state whose field `actor` is what `act` and `best` take."""
@@ -61,23 +61,23 @@ class Learner(Protocol):
     def best(
         self, actor: Any, obs: Float[Array, "envs obs"], skill: Float[Array, "envs skill"]
     ) -> Float[Array, "envs action"]:
-        """Actions to be judged by."""
+        """Actions for evaluation."""
         ...
 
     def view(self, state: Any, obs: Float[Array, "*batch obs"]) -> Float[Array, "*batch obs"]:
-        """Observations as networks, also those of an objective, should get them."""
+        """Observations as networks, including those of an objective, should see them."""
         ...
 
     def begin(self, state: Any) -> Any:
-        """The state as several updates in a row take and return it: with what each would otherwise compute anew."""
+        """The state prepared for several updates in a row, with what each update would otherwise compute anew."""
         ...
 
     def update(self, state: Any, batch: Transitions, key: PRNGKeyArray) -> tuple[Any, Metrics]:
-        """One step of learning from a batch; of a state that was begun, another such."""
+        """One step of learning from a batch; a state prepared by `begin` stays prepared."""
         ...
 
     def end(self, state: Any) -> Any:
-        """The state after updates in a row, as it is kept."""
+        """The state after several updates in a row, without what `begin` added."""
         ...
 
     def diagnose(self, state: Any, batch: Transitions) -> Metrics:

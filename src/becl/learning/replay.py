@@ -1,6 +1,6 @@
-"""Where experience is kept: a ring buffer on the device; n-step transitions are cut when they are sampled.
+"""The replay: a ring buffer of steps on the device. n-step transitions are cut from it when they are sampled.
 
-A transition never leads from one episode into the next. How close to an episode's end one may begin depends on the end.
+A transition never leads from one episode into the next. How close to an episode's end it may begin depends on the end.
 A time limit says nothing about what would have followed, so all n steps must lie before it (URLB's rule). An end for
 good (discount 0) is itself what there is to learn: the sum of rewards is shorter there, and nothing is added to it.
 
@@ -19,10 +19,10 @@ from becl.learning.stacks import Finals, init_finals, obs_after, obs_at, split_s
 from becl.skills import SkillSpace, skill_index
 from becl.specs import added
 
-# Starts drawn for each transition; the first that no time limit cuts short is taken. In episodes of 50 steps none of
-# them is such a start once in 10^11, and then the transition is a shorter one.
+# Starts drawn for each transition; the first that no time limit cuts short is taken. In episodes of 50 steps, all of
+# them are cut short once in 10^11 draws, and then the transition is a shorter one.
 CANDIDATES = 8
-OVERDRAW = 4  # Transitions drawn for each that is kept where all skills are to have as many.
+OVERDRAW = 4  # Transitions drawn for each that is kept, if all skills are to have equally many.
 
 
 class Experience(NamedTuple):
@@ -32,17 +32,17 @@ class Experience(NamedTuple):
     """Of images, in the replay: the newest frame."""
     action: Float[Array, "*t envs action"]
     reward: Float[Array, "*t envs"]
-    """The environment's own."""
+    """The environment's own reward."""
     discount: Float[Array, "*t envs"]
     """0 where the task ended for good, else 1."""
     next_obs: Shaped[Array, "*t_envs_obs"]
     """Of images, in the replay: how many episodes had ended before."""
     skill: Float[Array, "*t envs skill"]
-    """The one that chose the action."""
+    """The skill that chose the action."""
     since: Int[Array, "*t envs"]
     """Steps since that skill was drawn."""
     last: Bool[Array, "*t envs"]
-    """Whether the episode ended with this step, for whatever reason."""
+    """Whether the episode ended with this step, for good or by a time limit."""
 
 
 class Transitions(NamedTuple):
@@ -80,14 +80,15 @@ class Sampled(Protocol):
 @dataclass(frozen=True)
 class Replay:
     capacity: int = 1_000_000
-    """Transitions kept a seed."""
+    """Steps kept per seed."""
     nstep: int = 3
     gamma: float = 0.99
-    """Discount a step."""
+    """Discount per step."""
     released_skill: bool = False
-    """Pair a transition with the skill of the step before, as the released code does by mistake."""
+    """Whether a transition gets the skill of the step before, as in the released code by mistake."""
     balanced: bool = added(False)
-    """As many transitions of each skill in every batch, as the paper's Algorithm 1 draws them. For discrete skills."""
+    """Whether every batch has equally many transitions of each skill, as in the paper's Algorithm 1. Needs discrete
+    skills."""
 
     def init(self, env: EnvSpec, skills: SkillSpace, envs: int, images: Images | None = None) -> ReplayState:
         rows = self.capacity // envs
@@ -140,7 +141,7 @@ class Replay:
     def starts(
         self, state: ReplayState, key: PRNGKeyArray, batch: int
     ) -> tuple[Int[Array, " batch"], Int[Array, " batch"]]:
-        """Where transitions begin: steps, counted from the first ever added, and environments."""
+        """Draws where transitions begin: steps, counted from the first ever added, and environments."""
         rows, envs = state.steps.last.shape
         filled = jnp.minimum(state.written, rows)
         env_key, start_key = jax.random.split(key)
@@ -151,7 +152,7 @@ class Replay:
             low, high = jnp.where(state.written > rows, state.finals.stack - 1, 0), high - 1
         offset = jax.random.randint(start_key, (CANDIDATES, batch), low, high)
         start = state.written - filled + offset
-        # Cut short: the first end among all steps of the window but the last is a time limit.
+        # A start is cut short if the first end within the window, before its last step, is a time limit.
         broken = jnp.zeros(start.shape, bool)
         going = jnp.ones(start.shape, bool)
         for i in range(self.nstep - 1):
@@ -163,7 +164,7 @@ class Replay:
         return start[chosen], column[chosen]
 
     def cut(self, state: ReplayState, start: Int[Array, " batch"], column: Int[Array, " batch"]) -> Transitions:
-        """The transitions from given steps on; shorter than n where an episode ends, for whatever reason."""
+        """The transitions that begin at given steps; shorter than n steps if the episode ends before."""
         steps = state.steps
         rows, envs = steps.last.shape
 
@@ -204,9 +205,9 @@ class Replay:
 
 
 def even_rows(skill: Int[Array, " drawn"], count: int, batch: int) -> Int[Array, " batch"]:
-    """Rows of which each skill has as many: row i is one of skill i mod `count`.
+    """Picks rows so that each skill has equally many: row i is one of skill i mod `count`.
 
-    A skill that was drawn too seldom gives its rows again; one that was not drawn at all has others stand in for it.
+    A skill that was drawn too seldom repeats its rows; if it was not drawn at all, others stand in for it.
     """
     order = jnp.argsort(skill, stable=True)
     number = jnp.bincount(skill, length=count)

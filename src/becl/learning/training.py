@@ -20,29 +20,29 @@ from becl.objectives.protocol import Metrics
 
 
 class Loop(NamedTuple):
-    """All that the rest of a run depends on between two steps, but for its environments."""
+    """Everything that the rest of a run depends on between two steps, except its environments."""
 
     number: int
-    """Steps of all environments taken."""
+    """How many steps of all environments were taken."""
     state: RunState
     choice: Activity
     obs: Shaped[Data, "seeds envs *obs"]
     began: Bool[np.ndarray, "seeds envs"]
     pending: Outcome
-    """Not yet stored."""
+    """The last outcome, which is not stored yet."""
 
 
 class TrainingStep(NamedTuple):
     """Where a run stands after a step of all environments. Copy what is to be kept: the next step reuses its memory."""
 
     step: int
-    """Steps taken a seed."""
+    """Steps taken per seed."""
     loop: Loop
     metrics: Metrics | None
-    """Of the updates before this step, by seed; None where there were none. Still being computed when handed out."""
+    """Metrics of the updates before this step, by seed; None if there were none. May still be being computed."""
     outcome: Step
     diagnose: Callable[[], Metrics]
-    """Whether the learner's networks can still learn, by seed; computed when it is asked for."""
+    """Says whether the learner's networks can still learn, by seed; computed when called."""
 
     @property
     def state(self) -> RunState:
@@ -50,12 +50,12 @@ class TrainingStep(NamedTuple):
 
 
 class EnvironmentFailed(Exception):
-    """An environment that raised; what it raised is the cause."""
+    """An environment raised an error, which is the cause of this one."""
 
 
 @contextlib.contextmanager
 def environment_errors(step: int) -> Iterator[None]:
-    """Tells an environment's errors from all others."""
+    """Marks errors raised within as an environment's, to tell them from all others."""
     try:
         yield
     except Exception as error:
@@ -65,7 +65,7 @@ def environment_errors(step: int) -> Iterator[None]:
 
 
 def check_outcome(step: Step) -> None:
-    """Refuses numbers that are none before they spread to all weights."""
+    """Refuses NaNs and infinities before they spread to all weights."""
     for name, values in (("an observation", step.next_obs), ("an observation", step.obs), ("a reward", step.reward)):
         if isinstance(values, np.ndarray) and not np.isfinite(values).all():  # Images that were drawn are finite.
             place = np.argwhere(~np.isfinite(values))[0].tolist()
@@ -74,7 +74,7 @@ def check_outcome(step: Step) -> None:
 
 
 class Diverged(FloatingPointError):
-    """A policy whose actions are no numbers."""
+    """A policy's actions are no longer finite numbers."""
 
     def __init__(self, step: int, seeds: np.ndarray):
         super().__init__(f"not a number after {step:,} steps")
@@ -89,9 +89,9 @@ def train(
     prepare: Callable[[RunState], RunState] = lambda state: state,
     resume: Loop | None = None,
 ) -> Iterator[TrainingStep]:
-    """Trains seeds together, one key each, for `steps` steps a seed; yields after every step of all environments.
+    """Trains seeds together, one key each, for `steps` steps per seed; yields after every step of all environments.
 
-    `prepare` may change the state of all seeds before the first step. With `resume` the run goes on from there; the
+    `prepare` may change the state of all seeds before the first step. With `resume` the run continues from there; the
     environments must be as they were then.
     """
     seeds = len(keys)

@@ -1,7 +1,8 @@
 """How much of an environment's state space a run has visited, counted in cells of a grid over a few coordinates.
 
-A robot's grid lies over what its tasks are about; how many of its cells can be reached is not known, so only counts
-compare. A maze's grid is that of the published table (ExDM, arXiv 2502.07279), so that fractions compare as well.
+A robot's grid covers the coordinates that its tasks are about. How many of its cells can be reached is not known, so
+only counts can be compared. A maze's grid is that of the published table (ExDM, arXiv 2502.07279), so that fractions
+can be compared as well.
 """
 
 import functools
@@ -20,7 +21,7 @@ from becl.errors import unknown
 Obs = Float[np.ndarray, "n o"]
 Coordinates = Float[np.ndarray, "n axes"]
 
-# Of the published table, along an axis: its code has bins of 0.05 and 0.1 where its text says 0.01.
+# As in the code of the published table, along an axis: it has bins of 0.05 and 0.1 where the text says 0.01.
 BINS_PER_UNIT = {"square_bottleneck": 10, "square_large": 10}
 BINS_PER_UNIT_ELSEWHERE = 20
 
@@ -38,9 +39,9 @@ class Axis(NamedTuple):
 class Grid:
     axes: tuple[Axis, ...]
     coordinates: Callable[[Obs], Coordinates]
-    """The axes' values of observations, which must be finite (the environments' are)."""
+    """Maps observations, which must be finite (the environments' are), to values on the axes."""
     reachable: int | float | None = None
-    """How many cells count as the whole, where that is known."""
+    """How many cells count as the whole, if that is known."""
 
     @functools.cached_property
     def size(self) -> int:
@@ -49,20 +50,20 @@ class Grid:
 
     @functools.cached_property
     def _columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Of each axis: low end, bins a unit, number of the last bin, and cells from one bin to the next."""
+        """For each axis: low end, bins per unit, index of the last bin, and cells from one bin to the next."""
         _, low, high, bins = (np.array(column) for column in zip(*self.axes, strict=True))
         return low, bins / (high - low), bins - 1.0, np.cumprod([1, *bins[:0:-1]])[::-1]
 
     def cells(self, obs: Obs) -> Int[np.ndarray, " n"]:
-        """The number of the cell each observation lies in; the last axis varies fastest."""
+        """The number of the cell that each observation lies in; the last axis varies fastest."""
         low, bins_per_unit, last, stride = self._columns
         scaled = (self.coordinates(obs) - low) * bins_per_unit
-        # Nothing is negative any more, so that cutting off the fraction rounds down.
+        # Nothing is negative any more, so cutting off the fraction rounds down.
         return np.minimum(np.maximum(scaled, 0.0), last).astype(np.int64) @ stride
 
 
 class Coverage:
-    """The cells each seed has visited. Only the two arrays change: save them, and write them back to go on."""
+    """The cells that each seed has visited. Only the two arrays change: save them, and write them back to continue."""
 
     def __init__(self, grid: Grid, seeds: int):
         self.grid, self.seeds = grid, seeds
@@ -70,14 +71,14 @@ class Coverage:
         self.visited_recently: Bool[np.ndarray, "seeds cells"] = np.zeros((seeds, grid.size), bool)
 
     def add(self, obs: Obs) -> None:
-        """Counts what all environments of all seeds observe; environments of a seed stand one after another."""
+        """Counts the observations of all environments of all seeds; environments of a seed are next to each other."""
         cells = self.grid.cells(obs).reshape(self.seeds, -1)
         rows = np.arange(self.seeds)[:, None]
         self.visited[rows, cells] = True
         self.visited_recently[rows, cells] = True
 
     def forget(self) -> None:
-        """Begins the recent count again."""
+        """Restarts the recent count."""
         self.visited_recently[:] = False
 
     def ever(self) -> Int[np.ndarray, " seeds"]:
@@ -89,11 +90,11 @@ class Coverage:
         return np.count_nonzero(self.visited_recently, axis=1)
 
     def fraction(self) -> Float[np.ndarray, " seeds"] | None:
-        """Part of the reachable cells visited since the beginning; None where their number is not known."""
+        """Fraction of the reachable cells visited since the beginning; None if their number is not known."""
         return None if self.grid.reachable is None else self.ever() / self.grid.reachable
 
     def columns(self) -> dict[str, list[int] | list[float]]:
-        """All of it by name, a value a seed; `coverage` only where the reachable cells are known."""
+        """All counts by name, one value per seed; `coverage` only if the reachable cells are known."""
         fraction = self.fraction()
         counts = {"cells": self.ever().tolist(), "cells_now": self.recent().tolist()}
         return counts if fraction is None else counts | {"coverage": fraction.tolist()}
@@ -101,7 +102,7 @@ class Coverage:
 
 def walker(obs: Obs) -> Coordinates:
     """Height of the torso, its pitch (0 upright, positive forwards) and its horizontal velocity."""
-    # Of the torso's x-axis the x- and z-component come first; velocities follow the height, the vertical one first.
+    # The x- and z-component of the torso's x-axis come first; velocities follow the height, the vertical one first.
     return np.stack([obs[:, 14], np.arctan2(obs[:, 1], obs[:, 0]), obs[:, 16]], axis=1)
 
 
@@ -129,7 +130,7 @@ ROBOTS = {
         (Axis("forward", -4.0, 4.0, 16), Axis("sideways", -4.0, 4.0, 16), Axis("upright", -1.0, 1.0, 8)),
         quadruped,
     ),
-    # Bins of 4 cm over all the arm can reach from its base at (0, 0.4, 0), above the table.
+    # Bins of 4 cm over all that the arm can reach from its base at (0, 0.4, 0), above the table.
     "jaco": Grid(
         (Axis("x", -0.96, 0.96, 48), Axis("y", -0.56, 1.36, 48), Axis("z", 0.0, 1.24, 31)),
         jaco,
@@ -140,9 +141,9 @@ ROBOTS = {
 def maze_grid(name: str) -> Grid:
     """Square bins over a maze's bounding box.
 
-    `reachable` is the published table's denominator, so that fractions compare with its numbers: the bins of the
-    bounding box times the part of its area that walls enclose, voids within the maze included (square_d has 6 of them
-    beside 22 squares that can be entered, so that no run gets beyond 22/28 there).
+    `reachable` is the published table's denominator, so that fractions can be compared with its numbers: the bins of
+    the bounding box times the part of its area that walls enclose, including voids within the maze (square_d has 6 of
+    them beside 22 squares that can be entered, so that no run gets beyond 22/28 there).
     """
     from scipy.ndimage import binary_fill_holes
 

@@ -1,10 +1,10 @@
 """Estimators of what skills say about states: data in, numbers out, nothing about any environment.
 
-Two families. Histograms and neighbours (`plug_in`, `knn_accuracy`) look at single states, are quick
-and repeatable. `particle_entropy` and `mine` look at whole trajectories as vectors and are what the
-paper's bars show (Appendix "Additional Implementation in Maze"). The particle entropy grows with
-mere jitter, a uniform random policy beats every trained one, so it means little without a measure
-of how well skills can be told apart.
+There are two families. Histograms and neighbours (`plug_in`, `knn_accuracy`) look at single states,
+and are quick and repeatable. `particle_entropy` and `mine` look at whole trajectories as vectors,
+and are what the paper's bars show (Appendix "Additional Implementation in Maze"). The particle
+entropy grows with mere jitter: a uniform random policy beats every trained one. So it means little
+without a measure of how well skills can be told apart.
 
 All information is in nats.
 """
@@ -32,13 +32,13 @@ class Information(NamedTuple):
 
     mutual_information: float  # I(S; Z)
     entropy: float  # H(S)
-    accuracy: float  # Of the best guess of the skill from the state.
+    accuracy: float  # How often the best guess of the skill from the state is right.
 
 
 def plug_in(states: Float[np.ndarray, "n d"], skills: Int[np.ndarray, " n"], width: float = BIN) -> Information:
     """I(S; Z), H(S) and Bayes accuracy of the empirical distribution of (bin, skill).
 
-    A state's bin is floor(state / width), so the origin is a corner of bins. Biased upwards: with n
+    A state's bin is floor(state / width), so the origin is a corner of bins. I(S; Z) is biased upwards: with n
     independent samples in b bins, skills that do not matter still show (b - 1)(skills - 1) / 2n.
     """
     bins = np.floor(np.asarray(states, np.float64) / width).astype(np.int64)
@@ -64,9 +64,9 @@ def knn_accuracy(
 ) -> float:
     """How often the k nearest states of other groups (trajectories) vote for a state's own skill.
 
-    Leaving out the own trajectory keeps neighbours in time from answering. When several skills lead
-    the vote, each gets an equal share, so that the names of skills do not matter. Not a number if
-    some state has fewer than k states outside its group.
+    Leaving out a state's own trajectory keeps its neighbours in time from voting. When several skills lead
+    the vote, each gets an equal share, so that the order of skills does not matter. NaN if some state has
+    fewer than k states outside its group.
     """
     if len(states) - np.unique_counts(groups).counts.max(initial=0) < k:
         return float("nan")
@@ -103,7 +103,7 @@ def _neighbours_of_others(
 def particle_entropy(samples: Float[np.ndarray, "n d"], k: int = 16, clip: float = 0.0005) -> float:
     """Mean of log(1 + mean distance to the k nearest), a stand-in for entropy (Liu & Abbeel 2021).
 
-    As in the published numbers: the sample itself, at distance 0, is one of the k, and distances
+    As in the published numbers, the sample itself, at distance 0, is one of the k, and distances
     are reduced by `clip` and not rescaled.
     """
     nearest = np.partition(cdist(samples, samples), k - 1, axis=1)[:, :k]
@@ -111,7 +111,7 @@ def particle_entropy(samples: Float[np.ndarray, "n d"], k: int = 16, clip: float
 
 
 def alignment_and_uniformity(features: Float[np.ndarray, "skills episodes states feature"]) -> tuple[float, float]:
-    """Of unit features by skill (Wang and Isola 2020); less is better in both.
+    """Alignment and uniformity of unit features by skill (Wang and Isola 2020); for both, less is better.
 
     Alignment is the mean squared distance of two states of a skill in different episodes, NaN for single episodes.
     Uniformity is the logarithm of the mean of exp(−2 · squared distance) over all pairs.
@@ -147,7 +147,7 @@ def mine(
     batch: int = 128,
     hidden: tuple[int, ...] = (256, 128),
 ) -> Float[Array, " iterations"]:
-    """MINE's estimate of I(sample; skill) at every iteration, the skill being one-hot."""
+    """MINE's estimate of I(sample; skill) at every iteration, with one-hot skills."""
     one_hot = jax.nn.one_hot(skills, num_skills)
     return mine_curve(samples, one_hot, key, iterations, batch, hidden)
 
@@ -161,10 +161,10 @@ def mine_curve(
     batch: int = 128,
     hidden: tuple[int, ...] = (256, 128),
 ) -> Float[Array, " iterations"]:
-    """A bound of I(x; y) while a statistic T(x, y) learns to tighten it (Belghazi et al. 2018).
+    """A bound on I(x; y) while a statistic T(x, y) learns to tighten it (Belghazi et al. 2018).
 
-    One run; vmap over keys, or over data and keys, for several. The values are of training batches:
-    they fluctuate (see `smooth`) and, with few samples and many iterations, end above the truth.
+    This is one run; vmap over keys, or over data and keys, for several. The values come from training
+    batches: they fluctuate (see `smooth`) and, with few samples and many iterations, end above the truth.
     """
     optimizer = optax.adam(LEARNING_RATE)
 
@@ -195,10 +195,10 @@ def _init_network(key: PRNGKeyArray, sizes: tuple[int, ...]) -> list[Layer]:
 def _draw(key: PRNGKeyArray, total: int, batch: int) -> Int[Array, "3 batch"]:
     """Independent draws without replacement: for the joint, and for each side of the marginal.
 
-    The places of the largest of `total` random numbers: a fifth of a permutation's time on a CPU.
+    They are the places of the largest of `total` random numbers, which take a fifth of a permutation's time on a CPU.
     """
     indices = jax.lax.top_k(jax.random.uniform(key, (3, total)), batch)[1]
-    # Without the barrier XLA recomputes indices inside the gathers: 1.5 ms an iteration, not 1.1.
+    # Without the barrier, XLA recomputes indices inside the gathers: 1.5 ms per iteration, not 1.1.
     return jax.lax.optimization_barrier(indices)
 
 
@@ -212,7 +212,7 @@ def _statistic(network: list[Layer], inputs: Float[Array, "batch d"]) -> Float[A
 def _negative_bound(
     network: list[Layer], inputs: Float[Array, "batch d"], average: Float[Array, ""]
 ) -> tuple[Float[Array, ""], tuple[Float[Array, ""], Float[Array, ""]]]:
-    """Minus (mean T_joint - w log mean exp T_marginal); the value; the running mean of exp T.
+    """Returns minus the bound, mean T_joint - w log mean exp T_marginal; the bound; and the running mean of exp T.
 
     The first half of `inputs` is joint, the second marginal. w is this batch's mean of exp T over
     its running mean, held constant: the second term's gradient is then divided by the running mean,
@@ -229,6 +229,6 @@ def _negative_bound(
 def smooth(
     curve: Float[Array | np.ndarray, "*runs iterations"], window: int = 100
 ) -> Float[np.ndarray, "*runs smoothed"]:
-    """Means of `window` consecutive values: entry i is of values i to i + window - 1."""
+    """Means of `window` consecutive values: entry i averages values i to i + window - 1."""
     curve = np.asarray(curve, np.float64)
     return np.lib.stride_tricks.sliding_window_view(curve, window, axis=-1).mean(-1)

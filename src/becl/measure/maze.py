@@ -1,4 +1,4 @@
-"""What is measured of skills in a maze: how well they are told apart, how much of it they reach.
+"""Measures skills in a maze: how well they can be told apart, and how much of the maze they reach.
 
 No number stands alone. A random policy covers most of a maze, and skills that hardly move are easy
 to tell apart: read `mutual_information` or `accuracy` together with `coverage_per_skill`, `far` and
@@ -30,8 +30,8 @@ def maze_metrics(paths: Float[np.ndarray, "skills episodes time 2"], geometry: G
     geodesic: mean distance of final states from the start cell, in cells walked.
     outside: fraction of states outside the maze.
 
-    With fewer than six episodes in all, `knn_final` is not a number; nor is `geodesic` when every
-    episode ends outside.
+    With fewer than six episodes in all, `knn_final` is NaN; so is `geodesic` when every episode ends
+    outside.
     """
     paths = np.asarray(paths, np.float64)
     cell = geometry.locate(paths)
@@ -76,9 +76,9 @@ def _visited(
     cell: Int[np.ndarray, "skills episodes time"],
     geometry: Geometry,
 ) -> Bool[np.ndarray, "skills cells x y"]:
-    """Which bins of which cells each skill has been in, start included.
+    """Which bins of which cells each skill has been in, including the start.
 
-    Bins are counted from the corner of the state's own cell: a state on its edge stays in it.
+    Bins are counted from the corner of the state's own cell: a state on the cell's edge stays in it.
     """
     inside = cell >= 0
     corner = geometry.cells[cell] - 0.5

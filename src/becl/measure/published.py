@@ -1,8 +1,8 @@
-"""Numbers that others published on state-based URLB, to stand beside ours and never among them.
+"""Numbers that others published on state-based URLB, to be shown beside ours and never mixed with them.
 
-All are after two million steps of pretraining and 100,000 of finetuning. They come from other code,
-other versions of the simulator, and runs of which only means are known: no aggregate of our runs
-takes one in. `EXPERT` is what returns are divided by.
+All were measured after two million steps of pretraining and 100,000 of finetuning. They come from other
+code, other versions of the simulator, and runs of which only means are known, so no aggregate of our runs
+includes one. `EXPERT` is what returns are divided by.
 """
 
 import csv
@@ -32,7 +32,7 @@ EXPERT: dict[str, float] = {
 
 
 class Source(NamedTuple):
-    """Who published numbers, and what to know about all of them."""
+    """Who published some numbers, and what to know about all of them."""
 
     name: str
     label: str  # A few words, for a column of a table.
@@ -48,12 +48,12 @@ class Row(NamedTuple):
     """
 
     source: str
-    method: str  # As in `becl.objectives.METHODS`, where it is there.
+    method: str  # Named as in `becl.objectives.METHODS`, if it is there.
     task: str
     measure: Measure
     value: float
     error: float | None  # The number after ±, if any.
-    seeds: int | None  # Runs a task, if known.
+    seeds: int | None  # Runs per task, if known.
     note: str
 
 
@@ -108,19 +108,19 @@ def source(name: str) -> Source:
 def rows(
     source: str | None = None, method: str | None = None, task: str | None = None, measure: Measure | None = None
 ) -> tuple[Row, ...]:
-    """Published numbers, those of one source, method, task or measure where it is given."""
+    """Published numbers; only those of a source, method, task or measure if one is given."""
     wanted = {"source": source, "method": method, "task": task, "measure": measure}
     given = {field: value for field, value in wanted.items() if value is not None}
     return tuple(row for row in _load() if all(getattr(row, field) == value for field, value in given.items()))
 
 
 def methods(name: str) -> tuple[str, ...]:
-    """Methods that a source has numbers of, in its order."""
+    """The methods that a source has numbers for, in its order."""
     return tuple(dict.fromkeys(row.method for row in rows(source=source(name).name)))
 
 
 def table(name: str) -> dict[str, dict[str, Row]]:
-    """Returns that a source gives, by method and task; empty where it gives only sums or aggregates."""
+    """The returns that a source gives, by method and task; empty if it gives only sums or aggregates."""
     result: dict[str, dict[str, Row]] = {}
     for row in rows(source=source(name).name, measure="return"):
         result.setdefault(row.method, {})[row.task] = row
@@ -128,7 +128,7 @@ def table(name: str) -> dict[str, dict[str, Row]]:
 
 
 def normalised(name: str, method: str) -> dict[str, float]:
-    """Mean returns of a method that a source gives, divided by the expert's, by task."""
+    """A method's mean returns according to a source, divided by the expert's, by task."""
     by_method = table(name)
     if not by_method:
         raise UserError(f"{name} gives no returns by task; see published.rows({name!r})")

@@ -1,8 +1,8 @@
-"""What the skills of a pretrained policy do, measured on whole episodes without any training.
+"""Measures what the skills of a pretrained policy do, on whole episodes without any training.
 
-Every skill goes through the same starts with the policy's mean action: `rollout` simulates all of them together and
-prices the states by the rewards of all tasks. The rest turns a rollout into numbers: returns, states covered, how well
-a skill can be told from a state, how far the robot goes and whether it moves at all.
+Every skill plays from the same starts with the policy's mean action: `rollout` simulates all skills together and
+computes the rewards of all tasks on the states. The rest turns a rollout into numbers: returns, states covered, how
+well the skill can be recognised from a state, how far the robot goes and whether it moves at all.
 """
 
 import contextlib
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from mujoco.batch import Batch
 
 STARTS = 1_000_000  # Seed of the starts; training uses the seeds of its run.
-DRAWS = 16  # Skills looked at where they are continuous.
-STATES = 50  # Of an episode, evenly spaced, among which neighbours and centroids are sought.
-SHUFFLES = 10  # Of skills among episodes, for the information that chance would show.
+DRAWS = 16  # How many skills are looked at if they are continuous.
+STATES = 50  # Evenly spaced states of an episode, among which neighbours and centroids are sought.
+SHUFFLES = 10  # Random assignments of skills to episodes, for the information that chance would show.
 STILL = 0.1  # Mean absolute speed of the joints below which a robot holds a pose, rad/s.
-APART = ("jaco",)  # Domains in which a task changes the scene: its brick lies elsewhere.
+APART = ("jaco",)  # Domains in which a task changes the scene: the brick lies elsewhere.
 
 Policy = Callable[..., Float[Array, "n a"]]
 """The mean action of observations with skills appended: an `Actor`, or any function of JAX; or a `Seer`, of images."""
@@ -48,27 +48,27 @@ class Episodes(NamedTuple):
     """Whole episodes of some skills. Episode e of every skill has the same start."""
 
     obs: Float32[np.ndarray, "skills episodes states obs"]
-    """The first state is the start, so that there is one more than steps."""
+    """The first state is the start, so there is one more state than steps."""
     reward: Mapping[str, Float[np.ndarray, "skills episodes steps"]]
-    """By task; none in a maze."""
+    """Rewards by task; none in a maze."""
     place: Float[np.ndarray, "skills episodes states axes"]
     """Walker: x of the torso, m. Quadruped: x, y of the torso, m. Jaco: the fingers' pinch point, m. Maze: x, y.
-    Others: x, y of a MuJoCo model's first body, m; nothing where there is none."""
+    Others: x, y of a MuJoCo model's first body, m; no axes if there is no such model."""
     joint_speed: Float[np.ndarray, "skills episodes steps"] | None
     """Mean absolute speed of the robot's hinges, rad/s."""
     step_seconds: float
-    """Of a control step; 1 in a maze, where speed is in cells a step, and where it is not known."""
+    """Seconds per control step; 1 in a maze, where speed is in cells per step, and if it is not known."""
     diverged: Bool[np.ndarray, "skills episodes"]
-    """Where MuJoCo gave up: the last good state is repeated, and earns nothing."""
+    """Episodes in which MuJoCo gave up: the last good state is repeated, and earns nothing."""
     length: Int[np.ndarray, "skills episodes"] | None = None
-    """Steps of each episode, where some end early: then their last state is repeated, and earns nothing."""
+    """Steps of each episode, if some end early: then their last state is repeated, and earns nothing."""
 
 
 # --- Episodes ---------------------------------------------------------------------------------------------------------
 
 
 def skills_of(space: SkillSpace) -> Float32[np.ndarray, "skills dim"]:
-    """The skills looked at: all discrete ones, draws of continuous ones, one empty row where there are none."""
+    """The skills to look at: all discrete ones, draws of continuous ones, or one empty row if there are none."""
     if isinstance(space, NoSkill):
         return np.zeros((1, 0), np.float32)
     if isinstance(space, OneHot):
@@ -77,7 +77,7 @@ def skills_of(space: SkillSpace) -> Float32[np.ndarray, "skills dim"]:
 
 
 def tasks_of(env: str) -> list[str]:
-    """All tasks of an environment's domain, or its own reward; none in a maze."""
+    """All tasks of an environment's domain, or the environment itself as its only task; none in a maze."""
     if is_external(env):
         return [env]
     domain = env.partition("_")[0]
@@ -85,23 +85,23 @@ def tasks_of(env: str) -> list[str]:
 
 
 def sets_of(tasks: Sequence[str]) -> list[list[str]]:
-    """Tasks that can be priced on the same states, together."""
+    """Groups of tasks whose rewards can be computed on the same states."""
     if tasks and tasks[0].partition("_")[0] in APART:
         return [[task] for task in tasks]
     return [list(tasks)]
 
 
 class Wanted(NamedTuple):
-    """Which episodes are to be played."""
+    """Which episodes to play."""
 
     policy: Policy
     skills: Float[np.ndarray, "skills dim"]
     episodes: int
-    """Of every skill."""
+    """Episodes per skill."""
     seed: int
-    """Of the starts."""
+    """Seed of the starts."""
     episode_length: int | None
-    """Steps; the environment's own by default."""
+    """Steps per episode; the environment's own by default."""
     advance: Callable[[int], None] | None
     """Told how many steps were done."""
     vision: Vision | None = None
@@ -109,12 +109,12 @@ class Wanted(NamedTuple):
 
     @property
     def skill(self) -> Float[np.ndarray, "n dim"]:
-        """Of each environment: episodes of a skill stand one after another."""
+        """The skill of each environment; episodes of a skill are next to each other."""
         return np.repeat(self.skills, self.episodes, axis=0)
 
     @property
     def seeds(self) -> list[int]:
-        """As many equal ones as skills: each part is what it would be alone."""
+        """The same seed for every skill, so that each skill's episodes are what they would be alone."""
         return [self.seed] * len(self.skills)
 
 
@@ -130,7 +130,8 @@ def rollout(
     advance: Callable[[int], None] | None = None,
     vision: Vision | None = None,
 ) -> Episodes:
-    """Some episodes of every skill in an environment (`walker`, `walker_run`, `square_a`), priced by `tasks` (all).
+    """Plays episodes of every skill in an environment (`walker`, `walker_run`, `square_a`), with the rewards of `tasks`
+    (default: all).
 
     Where a task changes the scene, each is simulated apart, and all but the rewards are of the first. `advance` is told
     how many steps were done. With a `vision` the policy sees images; what is measured is the same.
@@ -154,7 +155,7 @@ def maze_rollout(env: str, wanted: Wanted) -> Episodes:
 
 
 def external_rollout(env: str, wanted: Wanted) -> Episodes:
-    """Episodes in anyone's environment, priced by its own reward; all at most as long as its spec says."""
+    """Episodes in an environment from outside the package, with its own reward, at most as long as its spec says."""
     skill = wanted.skill
     batch = make_external(env, len(skill), wanted.seeds)
     with contextlib.closing(batch):
@@ -186,7 +187,7 @@ def external_rollout(env: str, wanted: Wanted) -> Episodes:
 
 
 def robot_rollout(tasks: Sequence[str], wanted: Wanted) -> Episodes:
-    """Episodes in the scene of the first task, priced by all."""
+    """Episodes in the scene of the first task, with the rewards of all tasks."""
     name, _, first = tasks[0].partition("_")
     watched = Watched(envs.DOMAINS[name], [task.partition("_")[2] for task in tasks])
     sims = Simulations(watched, first, len(wanted.skill), wanted.seeds, wanted.episode_length)
@@ -253,7 +254,7 @@ def _by_skill(array: np.ndarray, skills: int) -> np.ndarray:
 
 
 class Seen(NamedTuple):
-    """A domain's view, and joints."""
+    """A domain's view of a batch, and its joints."""
 
     view: Any
     qpos: Float[np.ndarray, "n q"]
@@ -281,7 +282,7 @@ class Watched:
         import mujoco
 
         model = batch.model
-        # The walker's torso hangs in a hinge of its own, which is no joint of the robot.
+        # The walker's torso hangs on a hinge of its own, which is not a joint of the robot.
         hinges = [
             model.jnt_dofadr[joint]
             for joint in range(model.njnt)
@@ -315,7 +316,7 @@ class Watched:
 
 
 def zero_shot(done: Episodes, names: Sequence[Any]) -> list[Row]:
-    """A row a skill and task: mean undiscounted return, and its standard error over episodes."""
+    """One row per skill and task: mean undiscounted return, and its standard error over episodes."""
     rows = []
     for number, name in enumerate(names):
         for task, reward in done.reward.items():
@@ -326,7 +327,7 @@ def zero_shot(done: Episodes, names: Sequence[Any]) -> list[Row]:
 
 
 def per_skill(done: Episodes, env: str, names: Sequence[Any]) -> list[Row]:
-    """A row a skill: cells visited, and means over its episodes of how far and how much it moves."""
+    """One row per skill: cells visited, and means over its episodes of how far and how much it moves."""
     gridded = not is_external(env)
     cells = cells_of(env, done.obs) if gridded else None
     net = done.place[:, :, -1] - done.place[:, :, 0]
@@ -353,11 +354,11 @@ def per_skill(done: Episodes, env: str, names: Sequence[Any]) -> list[Row]:
 
 
 def summary(done: Episodes, env: str) -> Row:
-    """All skills together. What needs two skills, or two episodes of each, is not a number without."""
+    """One row for all skills together. What needs two skills, or two episodes of each, is NaN without them."""
     skills, episodes, states = done.obs.shape[:3]
     each = per_skill(done, env, range(skills))
     row: Row = {"skills": skills, "episodes": episodes}
-    if not is_external(env):  # Nobody knows which cells would be fair to count there.
+    if not is_external(env):  # Nobody knows which cells would be fair to count in an external environment.
         row["cells"] = len(np.unique(cells_of(env, done.obs)))
         reachable = grid_of(env).reachable
         if reachable is not None:
@@ -372,10 +373,10 @@ def summary(done: Episodes, env: str) -> Row:
 
 
 def information(env: str, obs: Float[np.ndarray, "skills episodes steps obs"]) -> dict[str, float]:
-    """Plug-in H(S), I(S; Z), and what I(S; Z) is when the episodes of each start are dealt to skills at random."""
+    """Plug-in H(S), I(S; Z), and I(S; Z) when the episodes of each start are assigned to skills at random."""
     skills, episodes, steps, _ = obs.shape
     flat = obs.reshape(skills * episodes * steps, -1)
-    # The grid of a maze is finer than such an estimate can bear.
+    # A maze's own grid is too fine for such an estimate.
     states, width = (flat, BIN) if env in maze.names() else (grid_of(env).cells(flat)[:, None].astype(np.float64), 1.0)
     skill = np.broadcast_to(np.arange(skills)[:, None], (skills, episodes))
     found = plug_in(states, np.repeat(skill.ravel(), steps), width)
@@ -391,16 +392,17 @@ def information(env: str, obs: Float[np.ndarray, "skills episodes steps obs"]) -
 
 
 def standardised(obs: Float[np.ndarray, "*batch obs"]) -> Float[np.ndarray, "*batch obs"]:
-    """With mean 0 and, where there is any, variance 1."""
+    """Observations shifted to mean 0 and, where they vary, scaled to variance 1."""
     axes = tuple(range(obs.ndim - 1))
     deviation = obs.std(axes)
     return (obs - obs.mean(axes)) / np.where(deviation > 0, deviation, 1.0)
 
 
 def accuracies(points: Float[np.ndarray, "skills episodes states obs"]) -> dict[str, float]:
-    """How often a state's skill is guessed from episodes with other starts.
+    """How often a state's skill is recognised from episodes with other starts.
 
-    All skills' episodes with the same start are left out: they are alike, and none of them is the state's own skill's.
+    The episodes of all skills with the same start are left out: they are alike, and the state's own skill has only the
+    state's own episode among them.
     """
     skills, episodes, states, _ = points.shape
     if skills == 1 or episodes == 1:
@@ -411,7 +413,7 @@ def accuracies(points: Float[np.ndarray, "skills episodes states obs"]) -> dict[
 
 
 def centroid_accuracy(points: Float[np.ndarray, "skills episodes states obs"]) -> float:
-    """How often the mean of a state's own skill over other starts is the nearest; skills equally near share."""
+    """How often the nearest of the skills' means over other starts is that of a state's own skill; ties share."""
     hits = []
     for start in range(points.shape[1]):
         centroids = np.delete(points, start, axis=1).mean((1, 2))

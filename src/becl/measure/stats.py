@@ -1,10 +1,10 @@
-"""Aggregates of scores over tasks and runs, and how sure one can be of them.
+"""Aggregates of scores over tasks and runs, and how certain they are.
 
 The aggregates and the stratified bootstrap of Agarwal et al. (2021), "Deep Reinforcement Learning
 at the Edge of the Statistical Precipice". A score is a return divided by the expert's. A method's
 scores are a mapping from task to the scores of its runs, or an array [runs, tasks].
 
-Numbers of runs may differ between tasks. Every task weighs the same: a run of a task with n runs
+The number of runs may differ between tasks. Every task weighs the same: a run of a task with n runs
 weighs 1 / (tasks * n). A resample draws runs with replacement within each task, so it is a new set
 of weights, and every aggregate here is a function of weights.
 """
@@ -20,9 +20,9 @@ from numpy.typing import ArrayLike
 
 from becl.errors import UserError
 
-CUT = 0.25  # Part of the runs that the interquartile mean leaves out at each end.
-FEW_RUNS = 5  # Intervals of fewer runs a task come with a warning.
-CHUNK = 250_000  # Weights in memory at a time: 2 MB an array, which a core's cache holds.
+CUT = 0.25  # Fraction of the runs that the interquartile mean leaves out at each end.
+FEW_RUNS = 5  # Intervals of fewer runs per task come with a warning.
+CHUNK = 250_000  # Weights in memory at a time: 2 MB per array, which a core's cache holds.
 BAND_COLUMNS = 64  # Thresholds of a profile resampled at a time: 26 MB with 50,000 resamples.
 
 
@@ -30,13 +30,13 @@ class Sample(NamedTuple):
     """Runs of all tasks in one row, with their weights, which sum to 1 / tasks in every task."""
 
     tasks: tuple[str, ...]
-    task: Int[np.ndarray, " runs"]  # Index of each run's task; never falls.
+    task: Int[np.ndarray, " runs"]  # Index of each run's task, in rising order.
     scores: Float[np.ndarray, " runs"]
     weights: Float[np.ndarray, "*resamples runs"]
 
 
 class Interval(NamedTuple):
-    """A value and where it may lie. Without an interval the bounds are not numbers."""
+    """A value and the bounds of its interval. Without an interval the bounds are NaN."""
 
     value: float
     low: float
@@ -45,7 +45,7 @@ class Interval(NamedTuple):
 
 
 class Profile(NamedTuple):
-    """Part of the runs above each threshold, with bounds that hold at each threshold alone."""
+    """Fraction of the runs above each threshold, with bounds that hold at each threshold alone."""
 
     thresholds: Float[np.ndarray, " thresholds"]
     value: Float[np.ndarray, " thresholds"]
@@ -71,7 +71,7 @@ def normalise(returns: Mapping[str, ArrayLike], expert: Mapping[str, float]) -> 
 def pool(scores: Scores | Sample) -> Sample:
     """Scores as one row of runs with weights. A sample is returned as it is.
 
-    Tasks of a mapping and runs of a task are put in order, so that results do not depend on it.
+    Tasks of a mapping and runs of a task are sorted, so that results do not depend on their order.
     """
     if isinstance(scores, Sample):
         return scores
@@ -85,7 +85,7 @@ def pool(scores: Scores | Sample) -> Sample:
         raise UserError("no scores: there is no task")
     for name, runs in by_task.items():
         if runs.ndim != 1:
-            raise UserError(f"scores of {name} must be one number a run: their shape is {runs.shape}")
+            raise UserError(f"scores of {name} must be one number per run: their shape is {runs.shape}")
         if not runs.size:
             raise UserError(f"no scores: {name} has no run")
         if not np.isfinite(runs).all():
@@ -118,11 +118,11 @@ def task_means(scores: Scores | Sample) -> Float[np.ndarray, "*resamples tasks"]
 
 
 def iqm(scores: Scores | Sample) -> Values:
-    """Interquartile mean: the mean of what is left of all runs without their top and bottom quarter.
+    """Interquartile mean: the mean of all runs without the top and the bottom quarter.
 
-    With N runs in all, floor(N / 4) / N of the weight goes at each end. With as many runs on every
-    task these are the floor(N / 4) lowest and highest runs, as in `scipy.stats.trim_mean`. With
-    unequal numbers a run at the border may go in part.
+    With N runs in all, floor(N / 4) / N of the weight is left out at each end. With equally many runs
+    on every task, these are the floor(N / 4) lowest and highest runs, as in `scipy.stats.trim_mean`.
+    With unequal numbers, a run at the border may count in part.
     """
     sample = pool(scores)
     cut = int(CUT * len(sample.scores)) / len(sample.scores)
@@ -133,7 +133,7 @@ def iqm(scores: Scores | Sample) -> Values:
 
 
 def optimality_gap(scores: Scores | Sample, target: float = 1.0) -> Values:
-    """Mean over tasks and runs of max(target - score, 0): what runs lack, less is better."""
+    """Mean over tasks and runs of max(target - score, 0), how far runs fall short; less is better."""
     if not target > 0:
         raise UserError(f"the target of the optimality gap must be above 0: got {target}")
     sample = pool(scores)
@@ -141,14 +141,14 @@ def optimality_gap(scores: Scores | Sample, target: float = 1.0) -> Values:
 
 
 def probability_of_improvement(scores: Scores | Sample, other: Scores | Sample) -> Values:
-    """Mean over tasks of P(X > Y) + P(X = Y) / 2, X a run of `scores`, Y one of `other`."""
+    """Mean over tasks of P(X > Y) + P(X = Y) / 2, with X a run of `scores` and Y one of `other`."""
     x, y = _same_tasks(scores, other)
     wins = (np.sign(x.scores[:, None] - y.scores) + 1) / 2 * (x.task[:, None] == y.task)
     return len(x.tasks) * ((x.weights @ wins) * y.weights).sum(-1)
 
 
 def difference(scores: Scores | Sample, other: Scores | Sample) -> Values:
-    """Mean of `scores` less the mean of `other`, every task weighing the same."""
+    """Mean of `scores` minus the mean of `other`, every task weighing the same."""
     x, y = _same_tasks(scores, other)
     return mean(x) - mean(y)
 
@@ -156,7 +156,7 @@ def difference(scores: Scores | Sample, other: Scores | Sample) -> Values:
 def profile(
     scores: Scores | Sample, thresholds: Float[np.ndarray, " thresholds"]
 ) -> Float[np.ndarray, "*resamples thresholds"]:
-    """Mean over tasks of the part of runs whose score is above each threshold."""
+    """Mean over tasks of the fraction of runs whose score is above each threshold."""
     sample = pool(scores)
     return sample.weights @ (sample.scores[:, None] > thresholds).astype(np.float64)
 
@@ -167,7 +167,7 @@ AGGREGATES: dict[str, Statistic] = {"iqm": iqm, "optimality_gap": optimality_gap
 def aggregates(
     scores: Scores | Sample, resamples: int = 50_000, level: float = 0.95, seed: int = 0
 ) -> dict[str, Interval]:
-    """The four aggregates of one method, each with the interval that `interval` gives, of the same resamples."""
+    """The four aggregates of one method, each with the interval that `interval` gives, all from the same resamples."""
     found = _intervals(list(AGGREGATES.values()), (pool(scores),), resamples, level, seed)
     return dict(zip(AGGREGATES, found, strict=True))
 
@@ -207,7 +207,7 @@ def profile_band(
 ) -> Profile:
     """A performance profile with an interval at each threshold.
 
-    Some thresholds at a time, all with the same resamples, so that memory does not grow with them.
+    It takes some thresholds at a time, all with the same resamples, so that memory does not grow with their number.
     """
     _check(resamples, level)
     sample = pool(scores)
@@ -227,7 +227,7 @@ def best_coverage(runs: int, tasks: int, level: float = 0.95) -> float:
     """How often, at best, the interval of a mean of symmetric runs holds the true mean.
 
     Resampling n runs shows (n - 1) / n of their variance. With many tasks, whose mean is normal,
-    the interval therefore holds the truth with probability 2 Phi(z sqrt((n - 1) / n)) - 1, z the
+    the interval therefore holds the truth with probability 2 Phi(z sqrt((n - 1) / n)) - 1, with z the
     normal quantile of the level. With one task it lies between the lowest and the highest run, and
     the truth is outside whenever all runs fall on the same side of it: 2 (1/2)^n of the time.
     """
@@ -239,7 +239,7 @@ def best_coverage(runs: int, tasks: int, level: float = 0.95) -> float:
 def _intervals(
     functions: Sequence[Callable[..., Values]], samples: tuple[Sample, ...], resamples: int, level: float, seed: int
 ) -> list[Interval]:
-    """Several statistics of the same resamples, which take longer to draw than most statistics to compute."""
+    """Intervals of several statistics from the same resamples, whose drawing takes longer than most statistics."""
     _check(resamples, level)
     values = [float(function(*samples)) for function in functions]
     few = _few_runs(samples, level)
@@ -267,7 +267,7 @@ def _bootstrap(
 
 
 def _resample(sample: Sample, rng: np.random.Generator, number: int) -> Sample:
-    """As many draws from each task as it has runs; a run drawn twice weighs twice."""
+    """Draws as many runs from each task as it has; a run drawn twice weighs twice."""
     runs = len(sample.scores)
     of_task = np.bincount(sample.task)
     end = np.cumsum(of_task)

@@ -1,4 +1,4 @@
-"""Whether anything was learned: numbers with their spread against chance, and sentences that say no more than that."""
+"""Says whether anything was learned: compares numbers and their spread with chance, and claims no more than that."""
 
 import math
 from typing import NamedTuple
@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Num
 
-CLEARLY = 1.1  # Times chance. A reward may be a little above it because batches are priced that were just fitted.
-FEWEST = 3  # Rows of a log that are looked at, where it has as many.
+CLEARLY = 1.1  # Times chance. A reward may be a little above chance because its batch was just fitted.
+FEWEST = 3  # Rows of a log that are looked at, if it has that many.
 
 
 class Level(NamedTuple):
@@ -15,11 +15,11 @@ class Level(NamedTuple):
 
     mean: float
     error: float
-    """Standard error: between seeds or between rows, whichever is larger; not a number with a single value."""
+    """Standard error: between seeds or between rows, whichever is larger; NaN with a single value."""
 
     @property
     def text(self) -> str:
-        """With as many digits as the error allows."""
+        """The mean and its error, with as many digits as the error allows."""
         if not self.error > 0:
             return f"{self.mean:.3g}"
         digits = max(0, 1 - math.floor(math.log10(self.error)))
@@ -31,11 +31,11 @@ class Verdict(NamedTuple):
 
     sentence: str
     learned: bool | None
-    """None where the numbers cannot say."""
+    """None if the numbers cannot say."""
 
 
 def level(values: Float[np.ndarray, "seeds points"]) -> Level:
-    """Of what is known of the values."""
+    """The level of those values that are finite."""
     known = np.isfinite(values)
     by_seed = [row[mask] for row, mask in zip(values, known, strict=True) if mask.any()]
     if not by_seed:
@@ -49,7 +49,7 @@ def level(values: Float[np.ndarray, "seeds points"]) -> Level:
 
 
 def tenth(points: int) -> int:
-    """How many rows of a log are a tenth of it, or the fewest that have a spread."""
+    """How many rows are a tenth of a log; at least `FEWEST`, so that they have a spread."""
     return min(points, max(FEWEST, math.ceil(points / 10)))
 
 
@@ -61,7 +61,7 @@ def judge_reward(
     skills: bool = True,
     unit: str = "steps",
 ) -> Verdict:
-    """A pretraining by the end of its log: against chance where the method has a level, else beside its beginning."""
+    """Judges pretraining by the end of its log, against chance if the method has a level, otherwise the beginning."""
     rows = tenth(len(steps))
     end = level(reward[:, -rows:])
     if chance is None:
@@ -79,7 +79,7 @@ def judge_reward(
 
 
 def _without_chance(method: str, reward: Float[np.ndarray, "seeds points"], rows: int, end: Level) -> Verdict:
-    """What the reward did. It may fall while a method learns: what was new is not for long."""
+    """Says what the reward did. It may fall while a method learns: what was new does not stay new."""
     if 2 * rows > reward.shape[1]:
         return Verdict(f"{method}: the reward ended at {end.text}; it has no chance level to compare with", None)
     begin = level(reward[:, :rows])
@@ -88,7 +88,7 @@ def _without_chance(method: str, reward: Float[np.ndarray, "seeds points"], rows
 
 
 def judge_accuracy(accuracy: Float[np.ndarray, " seeds"], skills: int, episodes: int) -> Verdict:
-    """Skills by how often they are recognised. States of an episode resemble each other: an episode counts once."""
+    """Judges skills by how often they are recognised. An episode counts once, as its states resemble each other."""
     found, chance = level(accuracy[:, None]), 1 / skills
     by_chance = math.sqrt(chance * (1 - chance) / (skills * episodes * len(accuracy)))
     if found.mean <= chance + 2 * by_chance:
@@ -101,7 +101,7 @@ def judge_accuracy(accuracy: Float[np.ndarray, " seeds"], skills: int, episodes:
 def judge_returns(
     task: str, first: Float[np.ndarray, " lanes"], last: Float[np.ndarray, " lanes"], noise: float
 ) -> Verdict:
-    """A finetuning by its first and last evaluation; `noise` is the error of an evaluation, for a single lane."""
+    """Judges finetuning by its first and last evaluation; `noise` is the error of one evaluation, for a single lane."""
     gain = last - first
     error = float(gain.std(ddof=1)) / math.sqrt(len(gain)) if len(gain) > 1 else math.sqrt(2) * noise
     by = Level(float(gain.mean()), error)

@@ -1,4 +1,4 @@
-"""Jobs on Ray: on this machine, where nothing listens beyond it, or on a cluster."""
+"""Runs jobs on Ray: on this machine, without listening to any other, or on a cluster."""
 
 import contextlib
 import dataclasses
@@ -13,13 +13,13 @@ from becl.cores import available_cores
 from becl.errors import Failed, UserError, brief
 from becl.experiments.workers import ONE_THREAD
 from becl.invocation import to_install
-from becl.runs.progress import say
+from becl.runs.progress import counted, say
 from becl.signals import STOPPED
 from becl.sweeps.device import Device, device_here
 from becl.sweeps.jobs import LOST, Ended, Order, run_job
 
 INSTALL = to_install("ray")
-REUSED = 16  # Jobs of a worker process on a CPU: compiled programs are shared, but use up its memory maps in the end.
+REUSED = 16  # Jobs per worker process on a CPU: they share compiled programs, which use up its memory maps in time.
 STOPPING = 120.0  # Seconds that jobs get for their last checkpoint.
 ALONE: dict[str, Any] = {"include_dashboard": False, "_node_ip_address": "127.0.0.1", "object_store_memory": 10**8}
 
@@ -31,25 +31,25 @@ def installed() -> bool:
 
 
 def load_ray(address: str | None) -> Any:
-    """Ray, which reads what it may do when it is loaded: for a cluster of its own, or one at an address."""
+    """Imports Ray, which reads its environment variables then: for a cluster of its own, or one at an address."""
     host = "127.0.0.1" if address is None else address.rpartition(":")[0].strip("[]")
     if host in ("localhost", "::1") or host.startswith("127."):
-        # Despite its name this is what keeps a cluster of one machine on the loopback address, and reachable there.
+        # Despite its name, this keeps a cluster of one machine on the loopback address, and reachable there.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    if address is not None:  # A cluster that refuses us is asked for twenty seconds else.
+    if address is not None:  # Otherwise Ray asks a cluster that refuses us for twenty seconds.
         os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "3")
     import ray
 
     loaded: Any = ray
-    # It prints pages about every process that is lost, and has no option not to; the sweep has a line of its own.
+    # Ray prints pages about every lost process and has no option against that; the sweep prints a line of its own.
     loaded._private.worker.print_to_stdstream = lambda *_, **__: None
     return loaded
 
 
 def check_address(address: str) -> None:
-    """Refuses what is no address, or where nobody answers."""
+    """Refuses an address that is malformed, or where nobody answers."""
     if not installed():
         raise UserError(f"--ray-address {address}: Ray is not installed; {INSTALL}")
     if address == "auto":
@@ -70,7 +70,7 @@ class OnRay:
     def __init__(self, address: str | None, cpus: int | None, gpus: float | None):
         own = address is None
         if not own and os.environ.get("RAY_AUTH_MODE") != "token":
-            say("RAY_AUTH_MODE is not token: whoever reaches the cluster's port may run programs there as you")
+            say("RAY_AUTH_MODE is not token: anyone who can reach the cluster's port can run programs there as you")
         self._ray = ray = load_ray(address)
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "configure_logging": True}
         try:
@@ -92,8 +92,8 @@ class OnRay:
             cores = max(node.get("CPU", 0) for node in self.nodes)
             self.close()
             raise UserError(
-                f"no machine has {self.cpus} cores and {self.gpus:g} GPUs for a job; the largest has {cores:g} and "
-                f"{most:g}"
+                f"no machine has {counted(self.cpus, 'core')} and {self.gpus:g} GPUs for a job; the largest has "
+                f"{cores:g} and {most:g}"
             )
         calls = 1 if self.gpus else REUSED
         self._run = ray.remote(max_retries=0, max_calls=calls, num_cpus=self.cpus, num_gpus=self.gpus)(run_job)
@@ -101,7 +101,7 @@ class OnRay:
 
     @property
     def places(self) -> int:
-        """Jobs that there is room for at once."""
+        """How many jobs fit at once."""
         return int(sum(self._room(node) for node in self.nodes))
 
     def _room(self, node: dict[str, float]) -> float:
@@ -109,26 +109,26 @@ class OnRay:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of a job's process: no more threads than it has cores, which also makes sums the same everywhere."""
+        """Variables of a job's process: no more threads than it has cores, so that sums are the same everywhere."""
         if self.gpus:
             share = {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{0.9 * self.gpus:.2f}"} if self.gpus < 1 else {}
             return share
         return dict(ONE_THREAD) if self.cpus == 1 else {"JAX_PLATFORMS": "cpu"}
 
     def device(self) -> Device:
-        """What a job finds on the machine it comes to."""
+        """The device that a job gets, asked on a machine of the cluster."""
         try:
-            # In a process of its own: this one loads JAX without a job's environment.
+            # In a process of its own, because this one loads JAX without a job's environment.
             ask = self._ray.remote(max_calls=1, num_cpus=self.cpus, num_gpus=self.gpus)(device_here)
             return Device(*self._ray.get(ask.remote()))
         except self._ray.exceptions.RayError as error:
             cause = getattr(error, "cause", None) or error
             raise UserError(
-                f"a process of Ray's cannot run becl, which all machines need: {last_line(cause)}"
+                f"a Ray process cannot run becl, which every machine must have installed: {last_line(cause)}"
             ) from None
 
     def submit(self, order: Order) -> None:
-        # A maze study takes all cores of a machine else.
+        # Otherwise a maze study takes all cores of a machine.
         if order.command == "maze":
             options = dataclasses.replace(order.options, workers=self.cpus)
             order = order._replace(options=options, words=[*order.words, "--workers", str(self.cpus)])
@@ -137,7 +137,7 @@ class OnRay:
             self._jobs[self._run.options(name=order.name).remote(order)] = order.name
 
     def wait(self, seconds: float) -> list[tuple[str, Ended]]:
-        """Jobs that have ended."""
+        """Waits for jobs to end, at most so long; gives those that have."""
         if not self._jobs:
             time.sleep(seconds)
             return []
@@ -159,7 +159,7 @@ class OnRay:
             return Ended(LOST, f"its process is gone ({brief(error)})")
 
     def stop(self) -> Iterator[tuple[str, Ended]]:
-        """Has all jobs end after a checkpoint."""
+        """Makes all jobs write a checkpoint and end."""
         for reference in self._jobs:
             self._ray.cancel(reference)
         deadline = time.monotonic() + STOPPING
@@ -179,7 +179,7 @@ class OnRay:
 
 @contextlib.contextmanager
 def forking() -> Iterator[None]:
-    """JAX warns of forks, also of those that begin another program at once, which are harmless."""
+    """Silences JAX's warning about forks: those here start another program at once, which is harmless."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
         yield
@@ -187,7 +187,7 @@ def forking() -> Iterator[None]:
 
 @contextlib.contextmanager
 def hushed() -> Iterator[None]:
-    """Ray's own lines about an attempt to connect say no more than its error, and have no option."""
+    """Silences Ray's own lines about an attempt to connect, which say no more than its error."""
     before, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:
@@ -199,16 +199,16 @@ def hushed() -> Iterator[None]:
 
 
 def refusal(error: BaseException) -> str:
-    """Why a cluster cannot be joined, which Ray tells between the lines."""
+    """Why a cluster cannot be joined, which Ray's error only hints at."""
     message = f"{error} {error.__cause__}"
     if "InvalidAuthToken" in message:
-        return "it has another token; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN as it is on the cluster"
+        return "its token is a different one; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN as on the cluster"
     if "resolve node to connect" in message:
         return "none of its nodes is on this machine; make it one with `ray start --address`"
     return brief(error)
 
 
 def last_line(error: BaseException) -> str:
-    """Of a traceback, what it is about."""
+    """The last line of a traceback, which names the error."""
     lines = str(error).strip().splitlines()
     return lines[-1].strip() if lines else type(error).__name__

@@ -1,7 +1,7 @@
-"""Gathers what a report needs of a sweep, from any machine: configurations, tables and results, but no networks.
+"""Collects from a sweep what a report needs: configurations, tables and results, but no networks.
 
-What is gathered is the folder of a sweep again, in which finished jobs count as done. Everything is checked before the
-first file is written.
+The collected folder is again the folder of a sweep, in which finished jobs count as done. Everything is checked before
+the first file is written.
 """
 
 import csv
@@ -22,21 +22,21 @@ from becl.sweeps.record import record, recorded_jobs, recorded_name
 
 TABLES = {"pretrain": ("metrics.csv",), "finetune": ("metrics.csv", "scores.csv", "final.csv")}
 MAZE = ("csv", "npz", "json")
-"""Of every seed of a maze study; the JSON says that it is finished, and comes last."""
+"""Kinds of files of every seed of a maze study; the JSON says that the seed is finished, and comes last."""
 TIMING = "steps_per_second"
 """The column that differs from machine to machine."""
 
 
 class Harvest(NamedTuple):
-    """What a folder has to give."""
+    """What can be collected from a folder."""
 
     jobs: list[Job]
     left_out: list[tuple[str, str]]
-    """Jobs that stay where they are, and why."""
+    """Names of the jobs that are not collected, and why."""
 
 
 def collect(source: Path, target: Path) -> Iterator[str]:
-    """Copies the finished jobs of a sweep into another folder of the same sweep; says in lines what was done."""
+    """Copies the finished jobs of a sweep into another folder of the same sweep; yields lines about what was done."""
     harvest = ripe(source)
     known = {job.name: job for job in recorded_jobs(target)}
     check_same_sweep(source, target, harvest.jobs, list(known.values()))
@@ -59,8 +59,8 @@ def collect(source: Path, target: Path) -> Iterator[str]:
 
 
 def ripe(source: Path) -> Harvest:
-    """The jobs of a sweep that are finished. A pretraining whose finetuning is not finished stays: that needs its
-    networks, which are not collected."""
+    """The finished jobs of a sweep. A pretraining job whose finetuning is not finished is left out, because the
+    finetuning needs its networks, which are not collected."""
     jobs = recorded_jobs(source)
     if not jobs:
         raise UserError(f"{source}: no sweep has begun there")
@@ -118,7 +118,7 @@ def check_whole(source: Path, job: Job) -> None:
     except UserError as error:
         raise UserError(f"{folder}: {error}") from None
     if why:
-        raise UserError(f"{folder} is finished, but its tables are not whole: {why[0]}; copy the folder again")
+        raise UserError(f"{folder} is finished, but its tables are incomplete: {why[0]}; copy the folder again")
 
 
 def check_equal(source: Path, target: Path, job: Job) -> None:
@@ -136,7 +136,7 @@ def configuration(folder: Path) -> dict:
 
 
 def numbers(path: Path) -> list[dict[str, str]]:
-    """The rows of a table, without how long they took."""
+    """The rows of a table, without the column of rates."""
     try:
         rows = list(csv.DictReader(read_text(path).splitlines()))
     except (OSError, ValueError, csv.Error):
@@ -145,7 +145,7 @@ def numbers(path: Path) -> list[dict[str, str]]:
 
 
 def files_of(source: Path, job: Job) -> list[Path]:
-    """The files of a job that are collected, what says that it is finished last."""
+    """The files of a job that are collected; the one that says that it is finished comes last."""
     if job.stage == "maze":
         places = [source / proof for proof in job.proofs]
         return [source / job.cell / "config.json", *(path.with_suffix(f".{one}") for path in places for one in MAZE)]

@@ -1,4 +1,4 @@
-"""What a sweep will cost: time from rates that were measured, disk from the sizes of what is kept."""
+"""What a sweep will cost: time from measured rates, disk from the sizes of what is kept."""
 
 import functools
 import json
@@ -18,7 +18,7 @@ from becl.sweeps.plan import GridCell, Job, Plan
 
 
 class Rate(NamedTuple):
-    """Environment steps a second of all runs of a job together."""
+    """A measured rate: environment steps per second of all runs of a job together."""
 
     device: str
     stage: str
@@ -30,13 +30,13 @@ class Rate(NamedTuple):
 
 
 def known_rates() -> list[Rate]:
-    """Those that come with becl, measured with networks of 1024 and a batch of 1024."""
+    """The rates that come with becl, measured with networks of 1024 and a batch of 1024."""
     path = resources.files("becl") / "data" / "rates.json"
     return [Rate(**row) for row in json.loads(path.read_text())]
 
 
 def own_rates(plan: Plan, out: Path) -> list[Rate]:
-    """Those of jobs that this sweep has finished."""
+    """The rates of the jobs that this sweep has finished."""
     found = []
     for job in plan.jobs:
         try:
@@ -50,8 +50,8 @@ def own_rates(plan: Plan, out: Path) -> list[Rate]:
 
 
 def rate_of(job: Job, device: str, rates: Sequence[Rate]) -> Rate | None:
-    """The nearest that was measured on a device: of the same stage, method and environment where there is one, and of
-    about as many runs together."""
+    """The nearest rate that was measured on a device: of the same stage, method and environment if there is one, and
+    with about as many runs together."""
     here = [rate for rate in rates if rate.device == device]
 
     def distance(rate: Rate) -> tuple[bool, bool, bool, float]:
@@ -67,10 +67,10 @@ class Cost(NamedTuple):
     largest: int
     """Runs in the largest group."""
     hours: float | None
-    """On one device; None where nothing was measured."""
+    """On one device; None if nothing was measured there."""
     disk: int
     assumed: int
-    """Jobs whose own rate is not known."""
+    """Number of jobs whose own rate is not known."""
 
 
 def cost_of(jobs: Sequence[Job], cells: Mapping[str, GridCell], device: str, rates: Sequence[Rate]) -> Cost:
@@ -90,7 +90,7 @@ def cost_of(jobs: Sequence[Job], cells: Mapping[str, GridCell], device: str, rat
 
 
 def disk_of(job: Job, cell: GridCell) -> int:
-    """Bytes of networks that are kept; checkpoints come and go."""
+    """Bytes of the networks that a job keeps; checkpoints come and go."""
     if job.stage == "maze":
         return job.runs * MAZE_RUN
     times = len(cell.planned.snapshots) if job.stage == "pretrain" else 1
@@ -99,7 +99,7 @@ def disk_of(job: Job, cell: GridCell) -> int:
 
 @functools.cache
 def kept_bytes(run: Any) -> int:
-    """Of the networks of one run."""
+    """Bytes of the networks of one run."""
     import jax
 
     state, _ = jax.eval_shape(run.init, jax.random.key(0))
@@ -107,8 +107,8 @@ def kept_bytes(run: Any) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(networks))
 
 
-MAZE_RUN = 1_000_000  # Bytes of a run of the maze study, about.
-PAPER = "the paper: 18 h a pretrained seed and 30 min a finetuned one on an A100"
+MAZE_RUN = 1_000_000  # Bytes of a run of the maze study, roughly.
+PAPER = "the paper: 18 h per pretrained seed and 30 min per finetuned one on an A100"
 PAPER_HOURS = {"pretrain": 18.0, "finetune": 0.5}
 
 
@@ -138,7 +138,7 @@ def describe(plan: Plan, out: Path, device: Device) -> Iterator[str]:
 
 
 def full_size(plan: Plan) -> bool:
-    """Whether all networks have the published width, which the rates are of."""
+    """Whether all networks have the published width, for which the rates were measured."""
     runs = [cell.planned.run for cell in plan.cells.values() if cell.stage != "maze"]
     return bool(runs) and all(getattr(run.learner, "hidden", 1024) == 1024 for run in runs)
 
@@ -146,7 +146,7 @@ def full_size(plan: Plan) -> bool:
 def time_line(jobs: Sequence[Job], cells: Mapping[str, GridCell], device: str, rates: Sequence[Rate]) -> str:
     robots = [job for job in jobs if job.stage != "maze"]
     if not robots:
-        return f"time on {device}: not known before it has run (docs/maze.md has some)"
+        return f"time on {device}: not known before it has run (docs/maze.md has some times)"
     cost = cost_of(robots, cells, device, rates)
     if cost.hours is None:
         return f"time on {device}: no rate is known there; becl pretrain ... --dry-run times a run"

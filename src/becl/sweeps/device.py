@@ -1,4 +1,4 @@
-"""What jobs of a sweep run on."""
+"""The device that the jobs of a sweep run on."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from becl.experiments.memory import available_memory
 
 
 class Device(NamedTuple):
-    """What jobs run on."""
+    """A device that jobs run on."""
 
     kind: str
     memory: int
@@ -16,6 +16,6 @@ class Device(NamedTuple):
 
 
 def device_here() -> Device:
-    """What this process computes on."""
+    """The device that this process computes on."""
     one = jax.local_devices()[0]
     return Device(one.device_kind, available_memory(), one.platform != "cpu")

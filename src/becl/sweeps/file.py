@@ -1,4 +1,4 @@
-"""Sweep files: TOML that says which runs there are to be, with the line of every mistake in it.
+"""Sweep files: TOML that says which runs there are to be; every mistake in it is reported with its line.
 
 A file has blocks `[pretrain]`, `[finetune]` and `[maze]`, several of a kind as `[[pretrain]]`. Their keys are options
 of the command of that name; a list of values is an axis of the grid. docs/sweeps.md describes them.
@@ -22,8 +22,8 @@ from becl.specs import to_text
 
 STAGES = ("pretrain", "finetune", "maze")
 TOP = ("name", "out", "jobs", *STAGES)
-JOBS = {"group": 1, "cpus": 1, "gpus": 0, "retries": 0}  # And the least that each can be.
-# What the plan says of a run, rather than the file.
+JOBS = {"group": 1, "cpus": 1, "gpus": 0, "retries": 0}  # Keys of [jobs], with the least value of each.
+# Options that the plan sets, rather than the file.
 PLANNED = {"env", "method", "methods", "seeds", "run", "task", "scratch", "out", "dry_run", "demo", "workers"}
 PLANNED |= {"train_only", "wandb", "trust"}
 OWN = {
@@ -33,11 +33,11 @@ OWN = {
 }
 
 
-KEY = r"""(?:"[^"]*"|'[^']*'|[\w-]+)"""  # As TOML writes it: bare, or in quotes.
+KEY = r"""(?:"[^"]*"|'[^']*'|[\w-]+)"""  # A key as TOML writes it: bare, or in quotes.
 
 
 class Lines:
-    """Where things stand in a file."""
+    """On which lines the keys and blocks of a file are."""
 
     def __init__(self, name: str, text: str):
         self.name, self._text = name, text.splitlines()
@@ -60,7 +60,7 @@ class Lines:
                 self._blocks[section, number] = self._blocks[section, number][0], place
 
     def of(self, section: str, number: int = 0, key: str = "") -> int:
-        """The line of a key, or of the block where it is not found."""
+        """The line of a key, or of its block if the key is not found."""
         for (*where, word), place in self._keys.items():
             if where == [section, number] and key and (word == key or word.startswith(key + ".")):
                 return place
@@ -75,23 +75,23 @@ class Lines:
         return next((place for place in range(first, last + 1) if whole.search(self._text[place - 1])), None)
 
     def wrong(self, error: UserError | str, section: str = "", number: int = 0, key: str | None = None) -> UserError:
-        """An error with the line it is about: that of the key, else of what the message names."""
+        """An error with the line it is about: that of the key, or else that of the word in the message."""
         text = str(error)
         place = self.of(section, number, key or "")
         if key is None:
             option = re.search(r"--([a-z][a-z-]*)", text)
             named = re.search(r"'([^']+)'", text) or re.match(r"([\w.-]+)(?:=|:| \S+:| is not )", text)
-            words = (named[1], named[1].rpartition(".")[2]) if named else ()  # A path may be spread over tables.
+            words = (named[1], named[1].rpartition(".")[2]) if named else ()  # A dotted path may span tables.
             found = next(filter(None, (self.holding(section, number, word) for word in words)), None)
             place = found or (self.of(section, number, option[1].replace("-", "_")) if option else place)
         return UserError(f"{self.name}, line {place}: {text}")
 
 
 class Variant(NamedTuple):
-    """One cell of a block's grid, less methods, domains, tasks and seeds."""
+    """One cell of a block's grid, apart from methods, domains, tasks and seeds."""
 
     label: str
-    """Values on axes that have several; empty where there are none."""
+    """The values on those axes that have several; empty if none has."""
     options: dict[str, Any]
 
 
@@ -99,7 +99,7 @@ class Variant(NamedTuple):
 class Block:
     kind: str
     number: int
-    """Among those of its kind."""
+    """Its place among the blocks of its kind."""
     values: dict[str, Any]
     lines: Lines
 
@@ -113,9 +113,9 @@ class Block:
         if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
             raise self.wrong(f"{key}: expected a name or a list of names, not {value!r}", key)
         if key in self.values and not listed:
-            raise self.wrong(f"{key}: the list is empty, and with it the grid", key)
+            raise self.wrong(f"{key}: the list is empty, and so is the grid", key)
         if repeated := [one for one in listed if listed.count(one) > 1]:
-            raise self.wrong(f"{key}: {repeated[0]} is there more than once", key)
+            raise self.wrong(f"{key}: {repeated[0]} given more than once", key)
         return tuple(listed)
 
     @property
@@ -124,28 +124,28 @@ class Block:
         try:
             seeds = parse_seeds(value) if isinstance(value, str) else to_seeds(value)
             if len({*seeds}) < len(seeds):
-                raise UserError("seeds: one is there more than once")
+                raise UserError("seeds: a seed is given more than once")
             return seeds
         except UserError as error:
             raise self.wrong(error, "seeds") from None
 
     def variants(self, without: Sequence[str] = ()) -> list[Variant]:
-        """The grid of all other options, or of those that are of concern."""
+        """The grid of all other options, leaving out those that do not matter."""
         axes = []
         for name, value in self._flat():
             if name in without:
                 continue
             several = isinstance(value, list) and name != "set"
             if several and not value:
-                raise self.wrong(f"{name}: the list is empty, and with it the grid", name)
+                raise self.wrong(f"{name}: the list is empty, and so is the grid", name)
             if several and len({repr(one) for one in value}) < len(value):
-                raise self.wrong(f"{name}: a value is there more than once", name)
+                raise self.wrong(f"{name}: a value is given more than once", name)
             axes.append([(name, one, several and len(value) > 1) for one in (value if several else [value])])
         return [self._variant(cell) for cell in itertools.product(*axes)]
 
     def _flat(self) -> Iterator[tuple[str, Any]]:
-        """Options of the command, those of `set` by their paths where they are a table; in an order of their own, so
-        that lines of the file may change places."""
+        """Options of the command, with a table under `set` split into paths. They are sorted, so that lines of the file
+        may change places."""
         for name, value in sorted(self.values.items()):
             if name in OWN[self.kind]:
                 continue
@@ -167,7 +167,7 @@ class Block:
         label = []
         for name, value, varies in cell:
             if isinstance(value, dict | list) and name != "set":
-                raise self.wrong(f"{name}: {value!r} is no value of an option", name)
+                raise self.wrong(f"{name}: {value!r} cannot be the value of an option", name)
             if name in self._switches and not isinstance(value, bool):
                 raise self.wrong(f"{name}: expected true or false, not {value!r}", name)
             if name.startswith("set."):
@@ -193,7 +193,7 @@ def dotted(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, An
 
 
 def to_words(options: Mapping[str, Any]) -> list[str]:
-    """Options as people type them on the command line."""
+    """Options as one would type them on the command line."""
     words = []
     for name, value in options.items():
         flag = "--" + name.replace("_", "-")
@@ -208,14 +208,14 @@ def to_words(options: Mapping[str, Any]) -> list[str]:
 
 @dataclass(frozen=True)
 class Jobs:
-    """How jobs are run; what the command line says goes before."""
+    """How jobs are run; the command line takes precedence."""
 
     group: int | None = None
-    """Most runs that are trained together; by default what is fast and fits."""
+    """How many runs at most are trained together; by default what is fast and fits."""
     cpus: int | None = None
-    """Cores of a job."""
+    """Cores per job."""
     gpus: float | None = None
-    """GPUs of a job."""
+    """GPUs per job."""
     retries: int = 2
     """How often a job is tried again when it fails."""
 
@@ -230,7 +230,7 @@ def job_number(name: str, value: Any) -> int | float:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep file, its keys checked, its values not yet."""
+    """A sweep file whose keys are checked, but not its values yet."""
 
     name: str
     out: Path
@@ -243,13 +243,13 @@ class Sweep:
 
 
 def presets() -> dict[str, Any]:
-    """Sweeps that come with becl."""
+    """The sweeps that come with becl, by name."""
     folder = resources.files("becl") / "data" / "sweeps"
     return {file.name.removesuffix(".toml"): file for file in sorted(folder.iterdir(), key=lambda file: file.name)}
 
 
 def read_sweep(word: str) -> Sweep:
-    """A file, or a preset by its name."""
+    """Reads a file, or a preset by its name."""
     path = Path(word)
     if path.suffix != ".toml" and not path.is_file():
         if word not in presets():
@@ -260,7 +260,7 @@ def read_sweep(word: str) -> Sweep:
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise UserError(f"{path} is no text") from None
+        raise UserError(f"{path} is not a text file") from None
     return parse(path.name, text, path.stem)
 
 
@@ -269,13 +269,13 @@ def parse(source: str, text: str, name: str | None = None) -> Sweep:
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{source}: no TOML: {error}") from None
+        raise UserError(f"{source}: not valid TOML: {error}") from None
     except (ValueError, RecursionError) as error:  # A number or a list beyond what Python reads.
-        raise UserError(f"{source}: no TOML for a sweep: {error}") from None
+        raise UserError(f"{source}: not valid TOML for a sweep: {error}") from None
     check_keys(table, TOP, "at the top", lines, "")
     name = table.get("name", name or source)
     if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+", name):
-        raise lines.wrong(f"name {name!r}: letters, digits, '.', '_' and '-' alone", key="name")
+        raise lines.wrong(f"name {name!r}: only letters, digits, '.', '_' and '-' are allowed", key="name")
     if not isinstance(table.get("out", ""), str):
         raise lines.wrong("out: expected the name of a folder", key="out")
     blocks = []
@@ -293,13 +293,13 @@ def parse(source: str, text: str, name: str | None = None) -> Sweep:
 
 
 def checked(block: Block) -> Block:
-    """Refuses what would be read as something else on a command line."""
+    """Refuses values that a command line would read as something else."""
     if not isinstance(block.values.get("name", ""), str):
         raise block.wrong("name: expected a word", "name")
     for key, value in dotted(block.values):
         for one in value if isinstance(value, list) else [value]:
             if isinstance(one, str) and one.startswith("-"):
-                raise block.wrong(f"{key}: {one!r} begins with a dash, and names no value", key)
+                raise block.wrong(f"{key}: {one!r} begins with a dash, like an option", key)
     return block
 
 

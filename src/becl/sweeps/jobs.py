@@ -1,8 +1,8 @@
-"""One job of a sweep, and what others can know of it. All of that is files in the sweep's folder:
+"""Runs one job of a sweep. What others can know about it is in files in the sweep's folder:
 
-    jobs/NAME/log.txt          what the command printed, in every try
+    jobs/NAME/log.txt          what the command printed, in all attempts
     jobs/NAME/status.json      how far it is: renewed every two seconds while it runs
-    jobs/NAME/attempts.jsonl   a line a try: how long it took, how it ended, and why
+    jobs/NAME/attempts.jsonl   one line per attempt: how long it took, how it ended, and why
 
 Imports nothing heavy: a job's environment must be set before JAX is loaded.
 """
@@ -27,8 +27,8 @@ from becl.runs.progress import Progress, watching
 from becl.terminal import Output
 
 BEAT = 2.0  # Seconds between two renewals of the status.
-SILENT = 15.0  # Seconds after which a process that does not renew it is taken for dead.
-PATIENCE = 120.0  # Seconds that a job waits for the process that had it before.
+SILENT = 15.0  # Seconds after which a process that does not renew its status is taken for dead.
+PATIENCE = 120.0  # Seconds that a job waits for the process that ran it before.
 LOST = -1  # The code of a job whose process is gone.
 
 
@@ -38,20 +38,20 @@ class Order(NamedTuple):
     name: str
     command: str
     options: Any
-    """Those of the command."""
+    """The options of the command."""
     words: list[str]
-    """The command as people type it."""
+    """The command as one would type it."""
     execute: Callable[[str, Any, Sequence[str]], int]
-    """Runs a command with its options and these words; gives the exit code."""
+    """Runs a command with its options and these words; returns the exit code."""
     plugins: list[str]
     out: str
     """The sweep's folder."""
     home: str
-    """The working directory, from which the folder is seen."""
+    """The working directory, to which the sweep's folder is relative."""
     locks: list[str]
-    """Of the run itself."""
+    """Lock files of the run itself."""
     environment: dict[str, str]
-    """Variables, where they are not set."""
+    """Environment variables to set, unless they are set already."""
 
 
 class Ended(NamedTuple):
@@ -92,7 +92,7 @@ def run_job(order: Order) -> Ended:
 
 
 def run_command(order: Order, folder: Path, log: Any) -> Ended:
-    """Runs the command, its output in the log while there is room, its status renewed meanwhile."""
+    """Runs the command and renews its status meanwhile; output goes to the log while there is room."""
     where = f"{socket.gethostname()}, process {os.getpid()}"
     print(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')}, {where}: {shlex.join(['becl', *order.words])}", file=log)
     with contextlib.redirect_stdout(log), contextlib.redirect_stderr(log), heartbeat(folder):
@@ -106,7 +106,7 @@ def run_command(order: Order, folder: Path, log: Any) -> Ended:
 
 
 def last_line(path: Path) -> str:
-    """What a command said last: why it failed."""
+    """The last line that a command printed, which says why it failed."""
     with contextlib.suppress(OSError):
         lines = [line.strip() for line in read_bytes(path).decode(errors="replace").splitlines() if line.strip()]
         return lines[-1].removeprefix("becl: ").removeprefix("failed: ") if lines else ""
@@ -115,7 +115,7 @@ def last_line(path: Path) -> str:
 
 @contextlib.contextmanager
 def owned(folder: Path) -> Iterator[None]:
-    """Holds a job's folder; waits for a process that still has it, but not for one that is dead."""
+    """Locks a job's folder; waits for a process that still holds it, but not for one that is dead."""
     began = time.monotonic()
     changed, beat = began, None
     with contextlib.ExitStack() as stack:
@@ -178,7 +178,7 @@ def heartbeat(folder: Path) -> Iterator[None]:
 
 
 def read_status(folder: Path) -> tuple[Mapping[str, Any], bool]:
-    """What the last process to run a job said of it, and whether it is alive."""
+    """What the last process to run a job wrote about it, and whether that process is alive."""
     path = folder / "status.json"
     try:
         facts = json.loads(read_text(path))
@@ -188,17 +188,17 @@ def read_status(folder: Path) -> tuple[Mapping[str, Any], bool]:
 
 
 def note_attempt(folder: Path, began: float, ended: Ended) -> None:
-    """Keeps how a try at a job went; where that cannot be written, it is lost."""
+    """Records how an attempt at a job went; if it cannot be written, it is lost."""
     row = {"began": began, "seconds": round(time.time() - began, 2), "host": socket.gethostname(), **ended._asdict()}
     with contextlib.suppress(OSError), open(folder / "attempts.jsonl", "a", opener=plain) as file:
         file.write(json.dumps(row) + "\n")
 
 
 def read_attempts(folder: Path) -> list[dict[str, Any]]:
-    """All tries at a job, the last one last."""
+    """All attempts at a job, oldest first."""
     rows = []
     with contextlib.suppress(OSError):
         for line in read_text(folder / "attempts.jsonl").splitlines():
-            with contextlib.suppress(ValueError):  # A machine may have ended within a line.
+            with contextlib.suppress(ValueError):  # A machine may have died in the middle of a line.
                 rows.append(json.loads(line))
     return rows

@@ -1,7 +1,7 @@
-"""A sweep with little time: only jobs that will finish before a limit are started, and what runs is stopped before it.
+"""A sweep with a time limit: only jobs that will finish in time are started, and those still running are stopped.
 
-How long a job takes follows from the work that is left of it and the nearest rate that was measured, here or on such a
-device before. Where there is no rate, the job is started all the same; it writes a checkpoint when the time is over.
+How long a job takes is estimated from the work that is left and the nearest rate that was measured, in this sweep or on
+such a device before. If no rate is known, the job is started all the same; it writes a checkpoint when time is up.
 """
 
 import _thread
@@ -21,9 +21,9 @@ from becl.sweeps.jobs import job_folder, read_attempts
 from becl.sweeps.plan import Job, Plan
 
 AGAIN = 75
-"""Exit code: the time is over, and there is more to do."""
-LAST = 30.0  # Seconds kept for the last checkpoint, at most a tenth of the limit.
-START = 40.0  # Seconds in which a job starts and compiles, which the rates that come with becl leave out.
+"""Exit code: time is up, and there is more to do."""
+LAST = 30.0  # Seconds reserved for the last checkpoint, at most a tenth of the limit.
+START = 40.0  # Seconds that a job takes to start and compile, which the rates that come with becl leave out.
 SLACK = 1.1  # Rates vary between machines of one kind.
 PAGE = 20.0  # Seconds for figures or a report.
 
@@ -36,13 +36,13 @@ class TimeLimit:
             raise UserError(f"--time-limit {seconds:g}: must be greater than 0 and finite")
         self.seconds = seconds
         self.over = False
-        """Whether the time is over, so that jobs have to stop."""
+        """Whether time is up, so that jobs have to stop."""
         self._end = time.monotonic() + seconds - min(LAST, seconds / 10)
         self._seen: list[Rate] = []
         self._known: list[Rate] = []
 
     def measure(self, plan: Plan, out: Path, device: Device) -> None:
-        """Takes up the rates of all jobs that are done, and those that come with becl."""
+        """Reads the rates of all jobs that are done, and those that come with becl."""
         self._out, self._device = out, device.kind
         self._seen = seen_rates(plan.jobs, out, device.kind)
         self._known = known_rates() if full_size(plan) else []
@@ -66,7 +66,7 @@ class TimeLimit:
         return not self.over and (self.left > 0 if needs is None else needs <= self.left)
 
     def choose(self, ready: Sequence[Job], places: int) -> list[Job]:
-        """The jobs to start now, as many as there are places for: what waits in a queue takes time as well."""
+        """The jobs to start now, no more than there are places for: waiting in a queue takes time as well."""
         return [job for job in ready if self.fits(job)][: max(places, 0)]
 
     def preview(self, plan: Plan, out: Path, device: Device) -> Iterator[str]:
@@ -85,19 +85,19 @@ class TimeLimit:
         yield f"within {clock(self.seconds)}: {', '.join(fit) if fit else 'no job, as far as rates are known'}"
 
     def check(self, jobs: Iterable[Job]) -> None:
-        """Refuses a limit in which none of the jobs could be done that are next."""
+        """Refuses a limit in which none of the next jobs could finish."""
         needs = {job.name: seconds for job in jobs if (seconds := self.needs(job)) is not None or not job.last}
         known = {name: seconds for name, seconds in needs.items() if seconds is not None}
         if known and len(known) == len(needs) and min(known.values()) > self.left:
             shortest = min(known, key=lambda name: known[name])
             raise UserError(
-                f"--time-limit {clock(self.seconds)}: too short for any job that is next; the shortest, {shortest}, "
+                f"--time-limit {clock(self.seconds)}: too short for any of the next jobs; the shortest, {shortest}, "
                 f"takes about {clock(known[shortest])}"
             )
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Stops what runs inside as Ctrl-C does, in time for its last checkpoint."""
+        """Stops what runs inside, as Ctrl-C does, in time for its last checkpoint."""
 
         def stop() -> None:
             self.over = True
@@ -112,7 +112,7 @@ class TimeLimit:
             timer.cancel()
 
     def conclusion(self, left: Sequence[Job]) -> str:
-        """What is still to do when the time is over."""
+        """A line that says what is still to do when time is up."""
         needs = self.needs(left[0])
         takes = f", which takes about {clock(needs)}" if needs is not None else ""
         return (
@@ -122,7 +122,7 @@ class TimeLimit:
 
 
 def seen_rates(jobs: Iterable[Job], out: Path, device: str) -> list[Rate]:
-    """Of the jobs that have ended well in this folder, with all that they took."""
+    """Rates of the jobs that have finished in this folder, with all the time that they took."""
     rates = []
     for job in jobs:
         tries = read_attempts(job_folder(out, job.name))

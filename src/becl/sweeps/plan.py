@@ -1,7 +1,7 @@
-"""What a sweep has to do: jobs, each a command of becl that anyone could type, made from a file's grid.
+"""What a sweep has to do: jobs, each a becl command that anyone could type, made from a file's grid.
 
-Runs that share a compiled program, that is differ only in seeds or tasks, are grouped into one job. Once a job is
-planned it stays as it is, whatever machine the sweep goes on with: jobs are kept in the sweep's folder.
+Runs that share a compiled program, because they differ only in seeds or tasks, are grouped into one job. Once planned,
+a job stays as it is, on whatever machine the sweep continues: jobs are recorded in the sweep's folder.
 """
 
 import dataclasses
@@ -31,9 +31,10 @@ from becl.sweeps.file import Block, Sweep, to_words
 from becl.trust import is_trusted
 
 Stage = Literal["pretrain", "finetune", "maze", "figures", "report"]
-OUT = "{out}"  # In words, for the sweep's folder.
-SHARE = 0.7  # Of a device's memory that is planned with: programs need some too.
-# Together on an accelerator: more were not faster (docs/pretraining.md). A CPU gains little beyond one compilation.
+OUT = "{out}"  # Stands for the sweep's folder in the words of a command.
+SHARE = 0.7  # The share of a device's memory that is planned for: programs need some too.
+# Runs trained together on an accelerator and on a CPU. More were not faster on an accelerator (docs/pretraining.md); a
+# CPU gains little but the compiling.
 TOGETHER: dict[str, tuple[int, int]] = {"pretrain": (8, 4), "finetune": (32, 8), "maze": (16, 1)}
 
 
@@ -45,20 +46,20 @@ class GridCell(NamedTuple):
     env: str
     method: str
     options: Any
-    """Those of the command, but for seeds, tasks and folders."""
+    """The options of the command, except seeds, tasks and folders."""
     words: tuple[str, ...]
-    """The same as people type them."""
+    """The same options as one would type them."""
     seeds: tuple[int, ...]
     tasks: tuple[str, ...]
     planned: Any
-    """The resolved run of the first seed; a study's with all."""
+    """The resolved run of the first seed; for a maze study, of all seeds."""
     source: str | None
-    """That of the pretraining."""
+    """Name of the cell that is finetuned."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A command of becl, and where it stands among others."""
+    """A becl command, and what it depends on."""
 
     name: str
     stage: Stage
@@ -67,18 +68,18 @@ class Job:
     seeds: tuple[int, ...] = ()
     tasks: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
-    """Jobs that come before."""
+    """Names of the jobs that must come before."""
     proofs: tuple[str, ...] = ()
-    """Files in the sweep's folder that are there when it is done."""
+    """Files in the sweep's folder that exist when the job is done."""
     runs: int = 0
     work: int = 0
-    """Environment steps of all runs together; in a maze study cycles."""
+    """Environment steps of all runs together; in a maze study, cycles."""
     method: str = ""
     env: str = ""
 
     @property
     def last(self) -> bool:
-        """Whether it comes when all that it needs has ended, however, and again when there is more."""
+        """Whether it runs when all that it needs has ended, well or not, and again when there is more."""
         return self.stage in ("figures", "report")
 
     @property
@@ -86,11 +87,11 @@ class Job:
         return self.words[0]
 
     def line(self, out: Path) -> list[str]:
-        """The command as people type it."""
+        """The command as one would type it."""
         return [word.replace(OUT, str(out)) for word in self.words]
 
     def done(self, out: Path, before: Sequence["Job"] = ()) -> bool:
-        """Whether its files are there; of one that comes last also whether they are newer than what they tell of."""
+        """Whether its files exist and, for a job that comes last, are newer than what they were made from."""
         try:
             outputs = [(out / proof).stat().st_mtime_ns for proof in self.proofs]
             if not self.last:
@@ -131,7 +132,7 @@ class Plan(NamedTuple):
 
 
 def cells_of(sweep: Sweep) -> dict[str, GridCell]:
-    """The grid, every cell of it checked as its command would."""
+    """The cells of the grid by name, each checked as its command would check it."""
     cells: dict[str, GridCell] = {}
 
     def add(cell: GridCell, block: Block) -> None:
@@ -146,7 +147,7 @@ def cells_of(sweep: Sweep) -> dict[str, GridCell]:
     for block in sweep.of("finetune"):
         found = list(finetune_cells(block, pretrained))
         if not found:
-            raise block.wrong("an empty grid: nothing that is pretrained fits its methods and domains")
+            raise block.wrong("an empty grid: nothing that is pretrained has its methods and domains")
         for cell in found:
             add(cell, block)
     for block in sweep.of("maze"):
@@ -177,14 +178,14 @@ def pretrain_cells(block: Block) -> Iterator[GridCell]:
 
 
 FROM_NOTHING = "ddpg"
-"""The method that is not pretrained: it learns tasks from scratch."""
+"""The method that is not pretrained, because it learns tasks from scratch."""
 PRETRAINED_ONLY = ("snapshot", "skill", "transfer")
 SCRATCH_TOO = ("hidden", "envs", "precision", "pixels", "encoder")
 EXAMPLE = "OPTION=VALUE, for example temperature=0.2"
 
 
 def finetune_cells(block: Block, pretrained: Iterable[GridCell]) -> Iterator[GridCell]:
-    """Every task of every pretraining that the block is about."""
+    """Cells of every task of every pretraining cell that the block applies to."""
     sources = list(pretrained)
     methods, domains = block.names("methods"), block.names("domains")
     for kind, names, known in (
@@ -210,7 +211,7 @@ def finetune_cells(block: Block, pretrained: Iterable[GridCell]) -> Iterator[Gri
             run = None if scratch else Path(OUT) / source.name
             name = named("finetune", source.name.partition("/")[2], block.values.get("name", ""), label)
             same = (source.env, source.seeds, *words)
-            if scratch and same in seen:  # What sets their pretraining apart is of no concern here.
+            if scratch and same in seen:  # They differ only in pretraining, which does not matter here.
                 continue
             seen.add(same)
             try:
@@ -221,11 +222,11 @@ def finetune_cells(block: Block, pretrained: Iterable[GridCell]) -> Iterator[Gri
             yield GridCell(name, "finetune", source.env, source.method, given, tuple(words), source.seeds, tasks,
                            planned, None if scratch else source.name)  # fmt: skip
     if used and (other := [task for task in block.names("tasks") if task not in {*used, "all"}]):
-        raise block.wrong(f"tasks: {other[0]} is of no domain that the block is about", "tasks")
+        raise block.wrong(f"tasks: {other[0]} belongs to none of the block's domains", "tasks")
 
 
 def scratch_options(given: PretrainOptions, options: dict[str, Any]) -> dict[str, Any]:
-    """Options of a run from scratch, with those of the block that pretrains the others which they inherit too."""
+    """Options of a run from scratch, with those of the pretraining block that finetuned runs inherit as well."""
     loop = {field.name for field in dataclasses.fields(OffPolicy)} - {"objective"}
     settings = {one.path: one.value for one in settings_of(given.set, EXAMPLE) if one.first in loop}
     settings.pop("replay.capacity", None)
@@ -236,10 +237,10 @@ def scratch_options(given: PretrainOptions, options: dict[str, Any]) -> dict[str
 
 
 def tasks_of(block: Block, domain: str) -> tuple[str, ...]:
-    """Those of the block that a domain has; `all` are all of them."""
+    """The tasks of the block that a domain has; `all` means all of the domain's."""
     tasks = block.names("tasks", ["all"])
     if "all" in tasks and len(tasks) > 1:
-        raise block.wrong("tasks: all, or some by name", "tasks")
+        raise block.wrong("tasks: expected all, or tasks by name, not both", "tasks")
     if is_external(domain):
         return (domain,) if tasks == ("all",) or domain in tasks else ()
     if domain in maze.names():
@@ -273,7 +274,7 @@ def maze_cells(block: Block) -> Iterator[GridCell]:
 def make_plan(
     sweep: Sweep, cells: dict[str, GridCell], device: Device, group: int | None, recorded: Sequence[Job] = ()
 ) -> Plan:
-    """All jobs: those that are planned already, then what else the grid has."""
+    """The plan: jobs that are recorded already, then jobs for the rest of the grid."""
     jobs: list[Job] = []
     names = {job.name for job in recorded}
     for cell in cells.values():
@@ -302,7 +303,7 @@ def make_plan(
 
 
 def check_recorded(cells: dict[str, GridCell], recorded: Sequence[Job], out: Path) -> None:
-    """Jobs that were planned must have their place in the grid as it is now, which may have more."""
+    """Refuses a sweep whose grid no longer has the recorded jobs; it may have more."""
 
     def other(what: str) -> UserError:
         return UserError(f"{out} is the folder of another sweep: {what}; choose another --out")
@@ -322,7 +323,7 @@ def check_recorded(cells: dict[str, GridCell], recorded: Sequence[Job], out: Pat
 
 
 def bare_words(job: Job) -> tuple[str, ...]:
-    """The words of the file's options alone."""
+    """The words of a job's command that come from the file's options."""
     words = list(job.words[1:])
     for option in ("--out", "--seeds", "--task", "--train-only"):
         if option in words:
@@ -335,7 +336,7 @@ def bare_words(job: Job) -> tuple[str, ...]:
 
 
 def together(cell: GridCell, device: Device, group: int | None) -> int:
-    """How many seeds and tasks of a cell one program is to train: a group, or as many as are fast, and fit."""
+    """How many seeds and tasks of a cell one program trains: `group`, or as many as are fast and fit."""
     fast = group or TOGETHER[cell.stage][0 if device.accelerator else 1]
     if cell.stage == "maze":
         return fast
@@ -350,7 +351,7 @@ def run_memory(run: Any) -> int:
 
 
 def chunks(items: Sequence[Any], most: int) -> list[tuple[Any, ...]]:
-    """As few groups as there can be, as equal as they can be."""
+    """Splits items into as few groups as possible, as equal in size as possible."""
     count = -(-len(items) // most)
     return [tuple(items[len(items) * i // count : len(items) * (i + 1) // count]) for i in range(count)]
 
@@ -360,7 +361,7 @@ def seeds_name(seeds: Sequence[int]) -> str:
 
 
 def unused(name: str, names: set[str]) -> str:
-    """A name that no other job has, and that none will have from now on."""
+    """A name that no other job has; it is added to `names`, so that no later job gets it."""
     while name in names:
         name += "-more"
     names.add(name)
@@ -368,7 +369,7 @@ def unused(name: str, names: set[str]) -> str:
 
 
 def seeds_job(cell: GridCell, seeds: tuple[int, ...], names: set[str]) -> Job:
-    """Some seeds of a pretraining or of a maze study."""
+    """The job that trains some seeds of a pretraining cell or of a maze study."""
     whole = cell.stage == "pretrain" and len(seeds) == len(cell.seeds)
     name = unused(cell.name if whole else f"{cell.name}-{seeds_name(seeds)}", names)
     words = (cell.stage, *cell.words, "--seeds", seeds_text(seeds))
@@ -392,7 +393,8 @@ def finetune_jobs(
     most: int,
     names: set[str],
 ) -> Iterator[Job]:
-    """Tasks and seeds of one pretraining, less those that are planned: whole tables of them, all tasks together."""
+    """Jobs for the tasks and seeds of one pretraining job that no known job has; seeds that miss the same tasks share
+    jobs."""
     missing = {
         seed: tuple(task for task in cell.tasks if not any(task in job.tasks and seed in job.seeds for job in known))
         for seed in seeds
@@ -418,7 +420,7 @@ def finetune_job(cell: GridCell, name: str, tasks: tuple[str, ...], seeds: tuple
 
 
 def figures_job(cell: GridCell, jobs: Sequence[Job]) -> Job:
-    """Table and figures of a maze study, of the seeds that these jobs train."""
+    """The job that makes the table and figures of a maze study, from the seeds that these jobs train."""
     own = [job for job in jobs if job.cell == cell.name]
     seeds = [seed for seed in cell.seeds if any(seed in job.seeds for job in own)]
     words = ("maze", *cell.words, "--seeds", seeds_text(seeds), "--out", f"{OUT}/{cell.name}")

@@ -1,4 +1,4 @@
-"""The jobs of a sweep as its folder keeps them, in `sweep.json`: those that train, as they were planned."""
+"""Records the jobs of a sweep in its folder, in `sweep.json`: those that train, as they were planned."""
 
 import json
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from becl.runs.inside import check_inside, is_name, read_text
 from becl.sweeps.plan import Job
 
 KEPT = ("name", "stage", "words", "cell", "seeds", "tasks", "needs", "proofs", "runs", "work", "method", "env")
-UNBEGUN = ("lock", "sweep.json.part")  # What is left of a sweep that was killed before it began.
+UNBEGUN = ("lock", "sweep.json.part")  # What a sweep leaves that was killed before it began.
 
 
 def recorded_jobs(out: Path) -> list[Job]:
-    """Jobs of a sweep's folder; none where there is no such folder yet."""
+    """The jobs recorded in a sweep's folder; none if there is no such folder yet."""
     path = out / "sweep.json"
     try:
         if path.is_symlink() or path.exists():
@@ -30,7 +30,7 @@ def recorded_jobs(out: Path) -> list[Job]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise UserError(f"{path} is damaged; choose another --out") from None
     if other:
-        raise UserError(f"{out} is no folder of a sweep, and not empty; choose another --out")
+        raise UserError(f"{out} is not the folder of a sweep, and not empty; choose another --out")
     return []
 
 
@@ -38,22 +38,22 @@ def job_of(row: dict[str, Any]) -> Job:
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
     job = Job(**values)
     if other := [path for path in (job.name, job.cell, *job.needs, *job.proofs) if not is_below(path)]:
-        raise ValueError(f"{other[0]} is no place in the sweep's folder")
+        raise ValueError(f"{other[0]} is not inside the sweep's folder")
     return job
 
 
 def is_below(path: str) -> bool:
-    """Whether a path with slashes leads to a place below the folder that it is seen from."""
+    """Whether a relative path with slashes stays below the folder it starts from."""
     return all(map(is_name, path.split("/")))
 
 
 def recorded_name(out: Path) -> str:
-    """What the sweep in a folder is called."""
+    """The name of the sweep in a folder."""
     return str(json.loads(read_text(out / "sweep.json")).get("sweep"))
 
 
 def record(jobs: Sequence[Job], name: str, out: Path) -> None:
-    """Keeps the jobs that train; those that come last follow from them."""
+    """Writes down the jobs that train; those that come last follow from them."""
     rows = [{key: getattr(job, key) for key in KEPT} for job in jobs if not job.last]
     text = json.dumps({"sweep": name, "jobs": rows}, indent=1) + "\n"
     path = out / "sweep.json"

@@ -1,7 +1,7 @@
 """`becl sweep`: a whole grid of runs, in stages, on one machine or a cluster.
 
-The state of a sweep is what is in its folder, and nothing else: whoever runs the command again, here or elsewhere, goes
-on with what is not finished.
+The state of a sweep is what is in its folder, and nothing else: running the command again, here or elsewhere, continues
+with what is not finished.
 
     sweep.json             the jobs that train, as they were planned
     pretrain/, finetune/   folders of runs
@@ -49,14 +49,14 @@ from becl.sweeps.status import show_status, view
 from becl.trust import trust
 
 Execute = Callable[[str, Any, Sequence[str]], int]
-"""Runs a command with its options, and the words people would type for them; gives the exit code."""
+"""Runs a command with its options, and the words one would type for them; returns the exit code."""
 H200 = Device("NVIDIA H200", 141 * 10**9, True)
-"""What a dry run plans for where GPUs are asked for and there are none."""
+"""The device that a dry run plans for if GPUs are asked for and there are none."""
 LONGEST_DELAY = 30.0  # Seconds before a job that failed is tried again.
 
 
 def run_sweep(options: SweepOptions, execute: Execute) -> int:
-    """Plans a sweep and runs what is not done, each job by `execute`; gives the exit code."""
+    """Plans a sweep and runs what is not done, each job by `execute`; returns the exit code."""
     limit = None if options.time_limit is None else TimeLimit(options.time_limit)
     words = list(options.file)
     if words[:1] == ["collect"]:
@@ -101,12 +101,12 @@ def run_sweep(options: SweepOptions, execute: Execute) -> int:
 
 
 def run_collect(words: Sequence[str]) -> int:
-    """`becl sweep collect`: copies what a report needs of a sweep."""
+    """`becl sweep collect`: copies what a report needs from a sweep's folder."""
     if len(words) != 2:
         raise UserError("becl sweep collect: name two folders, a sweep's and the one to collect in")
     source, target = map(Path, words)
     if source.resolve() == target.resolve():
-        raise UserError(f"becl sweep collect: {source} is both folders")
+        raise UserError(f"becl sweep collect: both folders are {source}")
     for line in collect(source, target):
         print(line)
     return 0
@@ -114,7 +114,7 @@ def run_collect(words: Sequence[str]) -> int:
 
 @contextlib.contextmanager
 def begun(out: Path) -> Iterator[None]:
-    """A sweep's folder, which is taken away again where nothing can begin."""
+    """Makes a sweep's folder, and removes it again if the sweep cannot begin."""
     missing = [folder for folder in (out, *out.parents) if not folder.exists()]
     check_writable(out)
     try:
@@ -127,7 +127,7 @@ def begun(out: Path) -> Iterator[None]:
 
 
 def wanted(words: Sequence[str]) -> tuple[bool, str]:
-    """Whether the status is asked for, and of what."""
+    """Whether the status is asked for, and the sweep's file or preset."""
     status = len(words) == 2 and words[0] == "status"
     if not status and len(words) != 1:
         known = ", ".join(presets())
@@ -138,7 +138,7 @@ def wanted(words: Sequence[str]) -> tuple[bool, str]:
 
 
 def options_of(options: SweepOptions, sweep: Sweep) -> Jobs:
-    """The file's, changed by the command line."""
+    """How jobs are run: as the file says, changed by the command line."""
     given: dict[str, Any] = {name: getattr(options, name) for name in JOBS if getattr(options, name) is not None}
     try:
         return dataclasses.replace(sweep.jobs, **{name: job_number(name, value) for name, value in given.items()})
@@ -222,13 +222,13 @@ def executor_of(options: SweepOptions, jobs: Jobs) -> Iterator[Executor]:
 
 
 class Conductor:
-    """Which jobs wait, run, are done or have failed."""
+    """Keeps track of which jobs wait, run, are done or have failed."""
 
     def __init__(self, plan: Plan, out: Path, retries: int, execute: Execute):
         self.plan, self.out, self.retries, self.execute = plan, out, retries, execute
         self.jobs = {job.name: job for job in plan.jobs}
         self.states: dict[str, str] = {}
-        for job in plan.jobs:  # What comes last tells of more, soon, where something is missing.
+        for job in plan.jobs:  # If something is missing, what comes last is made again.
             missing = job.last and any(self.states[name] != "done" for name in job.needs)
             self.states[job.name] = "waiting" if missing or not self._done(job) else "done"
         self.before = sum(state == "done" for state in self.states.values())
@@ -250,7 +250,7 @@ class Conductor:
         return job.done(self.out, self.plan.before(job))
 
     def ready(self) -> Iterator[Job]:
-        """Jobs that can be started now; those that never can be are failed."""
+        """Jobs that can be started now; those that never can be are marked as failed."""
         for job in self.plan.jobs:
             if self.states[job.name] != "waiting" or time.monotonic() < self._not_before.get(job.name, 0.0):
                 continue
@@ -269,7 +269,7 @@ class Conductor:
 
     def order(self, job: Job) -> Order:
         self.states[job.name] = "running"
-        if job.stage == "figures":  # Of what there is: seeds that failed are not to be trained by it.
+        if job.stage == "figures":  # Only of finished seeds: it must not train those that failed.
             there = [self.jobs[name] for name in job.needs if self.states[name] == "done"]
             job = figures_job(self.plan.cells[job.cell], there)
         loaded = plugins.loaded()
@@ -282,7 +282,7 @@ class Conductor:
                      [str(folder / lock)], {})  # fmt: skip
 
     def hear(self, name: str, ended: Ended) -> None:
-        """Takes note of how a job ended."""
+        """Records how a job ended."""
         job, folder = self.jobs[name], job_folder(self.out, name)
         if ended.code == 0 and self._done(job):
             self.states[name] = "done"
@@ -291,10 +291,10 @@ class Conductor:
         if ended.code == STOPPED:
             return
         why = ended.why or "it ended without its results"
-        if ended.code == LOST:  # Else it has noted that itself.
+        if ended.code == LOST:  # Otherwise the job has noted it itself.
             note_attempt(folder, time.time(), ended)
         reached = int(read_status(folder)[0].get("done", 0))
-        if ended.code == LOST and reached > self._furthest.get(name, 0):  # A machine is no fault of the job's.
+        if ended.code == LOST and reached > self._furthest.get(name, 0):  # A lost machine is not the job's fault.
             self._furthest[name], self.tries[name] = reached, 0
         else:
             self.tries[name] += 1
@@ -310,7 +310,7 @@ class Conductor:
 
 
 def conduct(conductor: Conductor, executor: Executor, device: Device, limit: TimeLimit | None) -> int:
-    """Runs what is not done, and says how it went."""
+    """Runs what is not done and prints how it went; returns the exit code."""
     plan, out = conductor.plan, conductor.out
     training = [job for job in plan.jobs if not job.last]
     runs = sum(job.runs for job in training)
@@ -350,7 +350,7 @@ def conclude(conductor: Conductor, interrupted: bool, limit: TimeLimit | None = 
     for name, why in conductor.failed.items():
         log = job_folder(out, name) / "log.txt"
         print(f"becl: failed: {name}: {printable(why)}" + (f" (see {log})" if log.exists() else ""), file=sys.stderr)
-    again = f", {conductor.retried} tries again" if conductor.retried else ""
+    again = f", {counted(conductor.retried, 'further attempt')}" if conductor.retried else ""
     lost = f", {conductor.lost} processes lost" if conductor.lost else ""
     print(f"{states['done']} of {len(conductor.states)} jobs done, {states['failed']} failed{again}{lost} · {out}/")
     for job in conductor.plan.jobs:

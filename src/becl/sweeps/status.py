@@ -1,4 +1,4 @@
-"""What one sees of a sweep: a live table, a line now and then, or the status of its folder."""
+"""Shows how a sweep is doing: a live table, a line now and then, or the status of its folder."""
 
 import contextlib
 import functools
@@ -21,7 +21,7 @@ BETWEEN_LINES = 15.0  # Seconds, where there is no terminal.
 
 
 def line_of(plan: Plan, out: Path, states: Mapping[str, str]) -> str:
-    """Where a sweep stands, in a line."""
+    """One line that says where a sweep stands."""
     count = Counter(states.values())
     running = {name for name, state in states.items() if state == "running" and working(out, name)}
     count["waiting"] += count["running"] - len(running)
@@ -34,18 +34,18 @@ def line_of(plan: Plan, out: Path, states: Mapping[str, str]) -> str:
 
 
 def working(out: Path, name: str) -> Mapping[str, Any]:
-    """The status of a job that a process works on now."""
+    """The status of a job; empty unless a process is working on it."""
     facts, alive = read_status(job_folder(out, name))
     return facts if alive else {}
 
 
 def pace(plan: Plan, out: Path, states: Mapping[str, str], running: set[str]) -> tuple[float, float]:
-    """Steps a second of what runs now, and seconds that are left."""
+    """Steps per second of the jobs that run now, and seconds left for all."""
     facts = {name: working(out, name) for name in running}
     rate = sum((float(one.get("rate", 0.0)) for one in facts.values() if one.get("unit") == "steps"), 0.0)
     stages = {job.stage: [one for one in plan.jobs if one.stage == job.stage] for job in plan.jobs if job.work}
     seconds = {stage: seconds_each(jobs, out, states, facts) for stage, jobs in stages.items()}
-    if seconds.get("finetune") == float("inf"):  # Until there is one, it is thought to be as fast as pretraining.
+    if seconds.get("finetune") == float("inf"):  # Until one has run: as fast as pretraining.
         seconds["finetune"] = seconds.get("pretrain", float("inf"))
     left = 0.0
     for stage, jobs in stages.items():
@@ -59,7 +59,8 @@ ENDED = ("done", "failed")
 
 
 def seconds_each(jobs: Sequence[Job], out: Path, states: Mapping[str, str], facts: Mapping[str, Any]) -> float:
-    """Of a step, or cycle, of a stage: by jobs that are done, with all that they took, else by those that run."""
+    """Seconds per step, or cycle, of a stage: from all the time of jobs that are done, or else the rates of jobs that
+    run."""
     done = [(job.work, taken(out, job.name)) for job in jobs if states[job.name] == "done"]
     if known := [(work, seconds) for work, seconds in done if seconds is not None]:
         return sum(seconds for _, seconds in known) / sum(work for work, _ in known)
@@ -69,15 +70,15 @@ def seconds_each(jobs: Sequence[Job], out: Path, states: Mapping[str, str], fact
 
 @functools.cache
 def taken(out: Path, name: str) -> float | None:
-    """Seconds that a job which is done took, in all tries."""
+    """Seconds that a finished job took, in all its attempts."""
     tries = read_attempts(job_folder(out, name))
     return sum(one["seconds"] for one in tries) if tries else None
 
 
 @contextlib.contextmanager
 def view(plan: Plan, out: Path, states: Mapping[str, str]) -> Iterator[None]:
-    """A live table on a terminal, else a line now and then. By a thread, on what is standard error now: a job in this
-    process sends all that is printed to its log."""
+    """Shows a live table on a terminal, otherwise prints a line now and then, from a thread. It writes to the present
+    standard error, because a job in this process redirects all output to its log."""
     stream = sys.stderr
     if stream.isatty():
         from rich.console import Console
@@ -103,7 +104,7 @@ def view(plan: Plan, out: Path, states: Mapping[str, str]) -> Iterator[None]:
 
 
 def status_table(plan: Plan, out: Path, states: Mapping[str, str]) -> Any:
-    """Jobs that run, then how many of each stage wait, are done or have failed."""
+    """A table of how many jobs of each stage run, wait, are done or have failed, and one of those that run."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -133,7 +134,7 @@ def status_table(plan: Plan, out: Path, states: Mapping[str, str]) -> Any:
 
 
 def show_status(out: Path) -> int:
-    """`becl sweep status`: what the folder says, whether somebody works on it or not."""
+    """`becl sweep status`: shows what the folder says, whether or not a sweep is running there."""
     jobs = recorded_jobs(out)
     if not jobs:
         raise UserError(f"{out}: no sweep has begun there")

@@ -11,12 +11,12 @@ contrastive loss L of one positive among N candidates,
 
 each written in the form that holds, Theorem 1 for negatives drawn from p(s) independently of the
 anchor. ``docs/theory.md`` says where the printed forms differ, and gives a bound for the negatives
-the paper draws. Informations are in nats; exact quantities are NumPy, sampled ones JAX.
+that the paper draws. Information is in nats; exact quantities are NumPy, sampled ones JAX.
 
     information     Eq. 4
     bound           Theorem 1
     limit           Theorem 2
-    checks          all of it, with the settings quoted in ``docs/theory.md``
+    checks          all of these, with the settings quoted in ``docs/theory.md``
     summary         the checks' numbers as text; `becl.views.figures.theory` draws them
     statements      which statements hold
 """

@@ -19,12 +19,12 @@ Sampler = Callable[[PRNGKeyArray, int], tuple[Array, Array]]
 
 
 def exact_loss(positive: Float[ArrayLike, "*n"], negative_mass: Float[ArrayLike, "*n"]) -> Float[np.ndarray, "*n"]:
-    """``contrastive_loss`` in float64, for the averages taken of it."""
+    """``contrastive_loss`` as a float64 array, so that averages of it are precise."""
     return np.asarray(contrastive_loss(jnp.asarray(positive), jnp.asarray(negative_mass)), np.float64)
 
 
 class Estimates(NamedTuple):
-    """Readings of the loss whose negatives are both views of each of the m − 1 other skills."""
+    """Estimates from the loss whose negatives are both views of each of the m − 1 other skills."""
 
     printed: float  # log(2m − 1) − L, as in Theorem 1
     corrected: float  # log m − L with a skill's two scores averaged: ≤ I(S1; S2) + I(S1; Z | S2)
@@ -34,7 +34,7 @@ def other_skill_estimates(
     log_score: Float[np.ndarray, "states states"],
     joint: Float[np.ndarray, "skills states states"],
 ) -> Estimates:
-    """Expectations over all batches holding each skill once; for few skills and states."""
+    """Exact expectations over all batches that hold each skill once; for few skills and states."""
     skills, states, _ = joint.shape
     conditional = joint / joint.sum((1, 2), keepdims=True)
     loss, averaged_loss = 0.0, 0.0
@@ -52,7 +52,7 @@ def other_skill_estimates(
 
 
 class ConfusedEstimates(NamedTuple):
-    """Readings for ``confused_skills`` under a score that tells equal states from different."""
+    """Estimates for ``confused_skills`` under a score that tells equal states from different ones."""
 
     printed: float  # negatives from other skills, log(2m − 1) − L
     corrected: float  # negatives from other skills, averaged, log m − L
@@ -68,7 +68,7 @@ def confused_estimates(skills: int, confusion: float, margin: float) -> Confused
     wrong = confusion / (skills - 1)
     equal = np.arange(negatives + 1)
     at_home = binom.pmf(equal, negatives, wrong)
-    # An anchor astray stands in another skill's state, and that skill is among the negatives.
+    # A stray anchor is in another skill's state, and that skill is among the negatives.
     astray = np.convolve(
         binom.pmf(np.arange(3), 2, 1 - confusion),
         binom.pmf(np.arange(negatives - 1), negatives - 2, wrong),
@@ -104,7 +104,7 @@ def critical_temperature(skills: int) -> float:
 
 
 def paired_estimate(skills: int, rows: int) -> float:
-    """log(2·rows − 1) − L for separated skills and a score without bound, rows' skills independent.
+    """log(2·rows − 1) − L for separated skills, an unbounded score, and rows whose skills are independent.
 
     Both states of every other row are negatives, whatever its skill. They are independent of the
     anchor but not of each other, which already breaks the bound by a little.
@@ -149,7 +149,7 @@ def table_log_ratio(
 
 
 class LearnedScore(eqx.Module):
-    """A learned log-score: the inner product of two small networks' outputs, of any length."""
+    """A learned log-score: the inner product of two small networks' outputs, which are not normalised."""
 
     first: eqx.nn.MLP
     second: eqx.nn.MLP
@@ -165,7 +165,7 @@ class LearnedScore(eqx.Module):
 
 
 def train_score(key: PRNGKeyArray, sample: Sampler, steps: int = 800, batch: int = 128) -> LearnedScore:
-    """Minimises the loss whose negatives are the second views of a batch's other rows."""
+    """Trains a score on the loss whose negatives are the second views of a batch's other rows."""
     init_key, data_key = jax.random.split(key)
     optimiser = optax.adam(2e-3)
     score = LearnedScore(init_key, sample(data_key, 1)[0].shape[-1])
@@ -194,7 +194,7 @@ def marginal_estimates(
     candidates: Int[np.ndarray, " sizes"],
     batches: int = 20,
 ) -> Float[np.ndarray, " sizes"]:
-    """log N − L for several N, negatives drawn from the marginal, independent of the anchor."""
+    """log N − L for several N, with negatives drawn from the marginal, independent of the anchor."""
     anchors, negatives = 1000, int(candidates.max()) - 1
 
     def batch(batch_key: PRNGKeyArray) -> tuple[Array, Array]:

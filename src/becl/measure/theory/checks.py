@@ -109,7 +109,7 @@ def check_skills(skills: int = 10, temperature: float = 0.5) -> SkillCheck:
 
 
 class RateCheck(NamedTuple):
-    """Distance of the loss to its limit against the number of negatives, uniform on the sphere."""
+    """Distance of the loss from its limit against the number of negatives, which are uniform on the sphere."""
 
     dim: int
     coefficient: float
@@ -145,7 +145,7 @@ class LimitCheck(NamedTuple):
     other: Float[np.ndarray, " sizes"]  # negatives from other skills
     limit: float  # −alignment/κ − Ĥ − log c_d
     printed_limit: float  # −alignment/κ − Ĥ + log c_d, the sign in Appendix A
-    other_limit: float  # as limit, Ĥ taken in the density of the other skills
+    other_limit: float  # as limit, with Ĥ from the density of the other skills
 
 
 def check_limit(key: PRNGKeyArray, skills: int = 10, noise: float = 0.2, temperature: float = 0.5) -> LimitCheck:
@@ -196,11 +196,11 @@ class Findings(NamedTuple):
 
 
 CHECKS = 7
-"""Parts of `findings`, which it says the names of."""
+"""How many checks `findings` makes."""
 
 
 def findings(begin: Callable[[str], None] = lambda name: None) -> Findings:
-    """All checks, from one fixed key. `begin` is told of each before it is made."""
+    """Makes all checks, from one fixed key. `begin` is told the name of each check before it is made."""
     keys = jax.random.split(jax.random.key(0), 5)
 
     def check(name: str, make: Callable[[], Any]) -> Any:

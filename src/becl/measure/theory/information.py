@@ -1,4 +1,4 @@
-"""Eq. 4: informations of small tables, exactly."""
+"""Eq. 4: exact information of small tables."""
 
 from typing import NamedTuple
 
@@ -42,7 +42,7 @@ def decomposition(joint: Float[np.ndarray, "skills first second"]) -> Decomposit
 
 
 def confused_skills(skills: int, confusion: float) -> Float[np.ndarray, "skills states"]:
-    """p(state | skill): a state for each skill, and another's with probability ``confusion``."""
+    """p(state | skill): a state of its own for each skill, and with probability ``confusion`` another skill's."""
     own = np.eye(skills)
     return (1 - confusion) * own + confusion * (1 - own) / (skills - 1)
 

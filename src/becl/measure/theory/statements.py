@@ -8,15 +8,15 @@ from becl.measure.theory.checks import BoundCheck, Findings, LimitCheck, RateChe
 from becl.measure.theory.information import Decomposition
 
 SAMPLED = 0.03
-"""Three standard errors of what is sampled (docs/theory.md), nats."""
+"""Three standard errors of sampled estimates (docs/theory.md), nats."""
 EXACT = 1e-6
-"""Rounding of what is summed up in full, nats."""
+"""Rounding error of exact sums, nats."""
 SLOPE = 0.1
 """How far a fitted exponent may be off."""
 
 
 class Statement(NamedTuple):
-    """One that was checked."""
+    """A statement that was checked."""
 
     name: str
     holds: bool
@@ -28,7 +28,7 @@ class Statement(NamedTuple):
 
 
 def statements(found: Findings) -> list[Statement]:
-    """As printed, and in the form that holds where that is another."""
+    """The paper's statements as printed and, where they differ, in the form that holds."""
     return [
         marginal_bound(found.bounds),
         printed_bound(found.skills),
@@ -40,7 +40,7 @@ def statements(found: Findings) -> list[Statement]:
 
 
 def marginal_bound(bounds: dict[str, BoundCheck]) -> Statement:
-    """The largest estimate of every check lies below the information, but for the error of sampling."""
+    """Whether the largest estimate of every check lies below the information, up to sampling error."""
     gaps = {name: one.information - max(one.optimal.max(), one.trained.max()) for name, one in bounds.items()}
     below = ", ".join(f"{gap:.3f} for {name}" for name, gap in gaps.items())
     holds = min(gaps.values()) > -SAMPLED

@@ -9,7 +9,7 @@ from becl.measure.theory.limit import log_mean_kernel
 
 
 def summary(result: Findings) -> str:
-    """Theorem 1, Theorem 2, then Eq. 4."""
+    """All numbers: Theorem 1, Theorem 2, then Eq. 4."""
     lines = ["Theorem 1, negatives from the marginal: log N - L"]
     for name, check in result.bounds.items():
         lines += bound_lines(name, check)
@@ -47,7 +47,7 @@ def skill_lines(check: SkillCheck) -> list[str]:
 
 
 def reading_line(temperature: float, confusion: float) -> str:
-    """All readings of the loss of ten skills."""
+    """One line with all estimates from the loss of ten skills."""
     estimate = confused_estimates(10, confusion, simplex_margin(10, temperature))
     terms = decomposition(independent_views(confused_skills(10, confusion)))
     return (
