@@ -226,6 +226,7 @@ def test_an_earlier_snapshot_can_be_asked_for(becl):
     assert tiny(becl).snapshot == 100
     made = tiny(becl, snapshot=60, seeds=(5,))
     learner, _ = load_learners(made)
+    assert isinstance(learner.actor, Actor)
     expected = arrays_of(snapshot_path(becl, 5, 60))["learner.actor.out.weight"]
     np.testing.assert_array_equal(learner.actor.out.weight[0], expected)
     assert not np.array_equal(expected, arrays_of(snapshot_path(becl, 5, 100))["learner.actor.out.weight"])
@@ -599,6 +600,7 @@ def test_final_scores_are_means_over_starts_that_depend_on_the_seed_alone(becl, 
         out = opened(made, tmp_path / method)
         assert finetune(made, out)
         actor, skill = load_policy(made, out, made.lanes[0])
+        assert isinstance(actor, Actor)
         with contextlib.closing(envs.make("walker_stand", 4, [5 + FINAL_SEED])) as simulations:
             obs, total = simulations.reset(), np.zeros(4)
             for _ in range(LENGTH):

@@ -181,8 +181,8 @@ REFUSED = {
     "no frames": (["walker", "--pixels", "--set", "vision.stack=0"], "vision.stack 0: must be greater than 0"),
     "a word": (["walker", "--pixels", "--set", "vision.trained_by=critics"], "did you mean 'critic'"),
     "a part": (["walker", "--pixels", "--objective-obs", "height"], "objective_obs: observations are images"),
-    "whitening": (["walker", "--pixels", "--normalize-obs"], "--normalize-obs: for observations of numbers"),
-    "odd steps": (["walker", "--pixels", "--steps", "20001"], "--steps 20,001: a multiple of 2"),
+    "whitening": (["walker", "--pixels", "--normalize-obs"], "--normalize-obs: only for observations of numbers"),
+    "odd steps": (["walker", "--pixels", "--steps", "20001"], "--steps 20,001: must be a multiple of 2"),
     "a replay": (["walker", "--pixels", "--seeds", "2000"], "not enough memory: replay 44"),
 }
 
@@ -203,7 +203,7 @@ def test_what_cannot_be_is_refused_in_a_line(name, tmp_path, monkeypatch, capsys
     [
         (["--pixels"], "--pixels: what is seen stays as it was pretrained; it is for --scratch"),
         (["--set", "vision.size=40"], "--set vision.size=40: what is seen stays as it was pretrained"),
-        (["--skill", "meta"], "--skill meta: it picks skills by numbers"),
+        (["--skill", "meta"], "--skill meta: it needs observations of numbers"),
     ],
 )
 def test_what_a_pretrained_run_sees_is_settled(words, said, run, tmp_path, monkeypatch, capsys):

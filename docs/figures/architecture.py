@@ -67,10 +67,7 @@ def needed(edges: Counter[tuple[str, str]]) -> dict[tuple[str, str], int]:
 def draw(axes: Axes) -> None:
     box = {"boxstyle": "round,pad=0.45", "facecolor": "#E3F1F1", "edgecolor": "#0B6E6E"}
     style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 12, "bbox": box}
-    boxes = {
-        room: axes.text(x, y, room if room == "api" else f"{room}/", **style).get_bbox_patch()
-        for room, (x, y) in PLACES.items()
-    }
+    boxes = {room: axes.text(x, y, f"{room}/", **style).get_bbox_patch() for room, (x, y) in PLACES.items()}
     for (room, other), count in needed(room_imports()).items():
         look = {"arrowstyle": "-|>", "color": "0.45", "linewidth": 0.7 + 0.5 * math.log2(count)}
         ends = {"patchA": boxes[room], "patchB": boxes[other], "shrinkA": 2, "shrinkB": 2}

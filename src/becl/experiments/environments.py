@@ -41,7 +41,7 @@ def parts_of(env: str) -> Mapping[str, slice]:
 def choose_numbers(
     given: str | Sequence[int], parts: Mapping[str, slice], count: int, option: str = "--objective-obs"
 ) -> tuple[int, ...]:
-    """Numbers of an observation: given as they are, or as `0:2`, `0,3,7` or names of parts, several with commas."""
+    """Indices of an observation's numbers: given as they are, or as `0:2`, `0,3,7` or names of parts, with commas."""
     chosen: list[int] = []
     for word in given.split(",") if isinstance(given, str) else []:
         word = word.strip()
@@ -76,7 +76,7 @@ def check_drawn(env: str, vision: Vision) -> None:
 
 
 def make_envs(env: str, count: int, seeds: Sequence[int], vision: Vision | None = None) -> Restorable:
-    """Environments shared equally by seeds."""
+    """Makes `count` environments, shared equally by seeds."""
     if vision is not None:
         return behind_camera(make_envs(env, count, seeds), vision)
     if is_external(env):

@@ -173,7 +173,7 @@ def resolve_source(
 
 
 def tuned_run(domain: str, pretraining: Pretraining | None, options: FinetuneOptions) -> OffPolicy:
-    """The loop of a pretraining with the task's reward as its objective, or URLB's DDPG."""
+    """The loop of pretraining with the task's reward as its objective; without pretraining, URLB's DDPG."""
     if pretraining is None:
         return from_scratch(domain, options)
     if options.pixels or options.encoder is not None:
@@ -217,7 +217,7 @@ def changed(
         run = with_width(run, options.hidden)
     if skill == "meta":
         run = over_skills(run, run.objective.skills.dim)
-    # As large as the run can fill it.
+    # No larger than the run can fill.
     rows = max(-(-options.steps // interval_of(run) // run.envs), run.needed + 1)
     capacity = min(run.replay.capacity, rows * run.envs)
     run = dataclasses.replace(run, replay=dataclasses.replace(run.replay, capacity=capacity))
@@ -241,8 +241,8 @@ def check_schedule(options: FinetuneOptions, run: OffPolicy) -> None:
             "in which nothing is learned (random_steps)"
         )
     if steps % interval:
-        why = "with --skill meta a multiple of {}, the steps of a stretch"
-        why = why if isinstance(run.learner, Controller) else "a multiple of {}, as often as each action is taken"
+        why = "with --skill meta, must be a multiple of {}, the steps of a stretch"
+        why = why if isinstance(run.learner, Controller) else "must be a multiple of {}, the action repeat"
         raise UserError(f"--steps {steps}: {why.format(interval)}")
     check_least("--eval-every", options.eval_every)
     check_least("--eval-episodes", options.eval_episodes)
@@ -334,9 +334,11 @@ def resolve_choice(text: str, method: str, pretraining: Pretraining | None) -> t
         has = "no skills" if name != "none" else "skills"
         raise UserError(f"--skill {text}: {method} has {has}")
     if name in ("meta", "selector") and pretraining is not None and pretraining.run.vision is not None:
-        raise UserError(f"--skill {name}: it picks skills by numbers, not by images; fixed:K, each and best-first go")
+        raise UserError(
+            f"--skill {name}: it needs observations of numbers, not images; use fixed:K, each or best-first"
+        )
     if name in ("fixed", "each", "meta", "selector") and not isinstance(space, OneHot):
-        raise UserError(f"--skill {text}: {method} has continuous skills, without numbers; random and best-first go")
+        raise UserError(f"--skill {text}: {method} has continuous skills, without numbers; use random or best-first")
     if name == "constant" and not isinstance(space, Cube | Modes):
         raise UserError(
             f"--skill {text}: for skills in a cube (cic, moss); {method} has {type(space).__name__}({space.dim})"
@@ -373,7 +375,7 @@ def over_skills(run: OffPolicy, count: int) -> OffPolicy:
 
 
 def interval_of(run: OffPolicy) -> int:
-    """Environment steps in a step of the loop."""
+    """Environment steps per step of the loop."""
     return run.learner.interval if isinstance(run.learner, Controller) else unit_of(run)
 
 

@@ -22,9 +22,9 @@ from becl.runs.arrays import named_arrays, place_arrays
 class Judge:
     """Evaluates policies in simulations of their own, in a thread beside the training.
 
-    The score of a policy is its mean return over whole episodes, without noise: one of each of its simulations.
-    Policies run on the CPU, so that the device is left to the training; or on the device, once that is over, and where
-    they see images, for which a CPU would take too long.
+    The score of a policy is its mean return over whole episodes without noise, one in each of its simulations. Policies
+    run on the CPU, so that the device is left to the training. They run on the device once training is over, and
+    whenever they see images, for which a CPU would take too long.
     """
 
     def __init__(self, finetuning: Finetuning, environments: Restorable, keys: jax.Array, device: Any = None):
@@ -44,7 +44,7 @@ class Judge:
     def submit(self, step: int, state: RunState) -> None:
         """Queues the policies of all lanes, as they are now, for evaluation."""
         skills = np.asarray(self._choose(state.skill, self._keys, np.int32(step)))
-        # A copy: the loop reuses the memory.
+        # A copy, because the loop reuses the memory.
         policies = state.learner.actor, state.skill if self._by_state else ()
         policies = jax.tree.map(lambda leaf: np.array(leaf), policies)
         self._waiting.append((step, skills, self._thread.submit(self._evaluate, step, policies, skills)))

@@ -20,7 +20,7 @@ class Memory(NamedTuple):
     networks: int
     """Networks with their optimisers' states."""
     batches: int
-    """All batches that are drawn at once."""
+    """All batches of a step's updates, which are drawn at once."""
 
     @property
     def total(self) -> int:

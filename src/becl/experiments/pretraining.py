@@ -49,11 +49,11 @@ FLAGS = {
     "envs": "--envs",
     "precision": "--precision",
 }
-"""What has a flag of its own, and is no setting."""
+"""Options with a flag of their own, which `--set` refuses."""
 POSITIVE = ("temperature", "feature_dim", "neighbours", "draws", "samples")
-"""Options of objectives that must be above 0, where they have them."""
+"""Options of objectives that must be above 0."""
 CHOICES = ("batch", "steps_per_update", "decay", "clip", "width")
-"""And of rules that choose skills."""
+"""Options of skill choices that must be above 0."""
 
 
 @dataclass(frozen=True)
@@ -240,12 +240,12 @@ def check(pretraining: Pretraining) -> None:
     random = run.random_steps * pretraining.unit
     if pretraining.steps <= random:
         raise UserError(
-            f"--steps {pretraining.steps:,}: must be more than the {random:,} random steps in the beginning "
+            f"--steps {pretraining.steps:,}: must be more than the {random:,} random steps at the beginning "
             "(random_steps)"
         )
     if pretraining.steps % pretraining.unit:
         raise UserError(
-            f"--steps {pretraining.steps:,}: a multiple of {pretraining.unit}, as often as each action is taken "
+            f"--steps {pretraining.steps:,}: must be a multiple of {pretraining.unit}, the action repeat "
             "(vision.repeat)"
         )
     if pretraining.log_every < 1:
@@ -268,11 +268,15 @@ def check_run(run: OffPolicy) -> None:
     if run.reward_normalise != "none" and isinstance(run.objective, Extrinsic):
         raise UserError(f"reward_normalise {run.reward_normalise}: the task's own reward is never normalised; use none")
     if run.reward_normalise != "none" and run.batch < 2:
-        raise UserError(f"reward_normalise {run.reward_normalise}: a batch of {run.batch} has no deviation; at least 2")
+        raise UserError(
+            f"reward_normalise {run.reward_normalise}: a batch of {run.batch} has no deviation; use at least 2"
+        )
     if getattr(run.objective, "targets", ()) and getattr(learner, "critic_dim", 1) > 1:
-        raise UserError("targets: for critics of values; these are of successor features, which have a target each")
+        raise UserError(
+            "targets: only for critics of values; this method's critic has successor features, with a target each"
+        )
     if run.vision is not None and getattr(learner, "normalize", False):
-        raise UserError("--normalize-obs: for observations of numbers; those of images are scaled alike")
+        raise UserError("--normalize-obs: only for observations of numbers; images are all scaled the same way")
     if run.replay.balanced and not isinstance(run.objective.skills, OneHot):
         raise UserError("replay.balanced: works only for discrete skills, which can be counted")
     for prefix, part in named_parts(run.objective):

@@ -26,7 +26,7 @@ from becl.terminal import console, table
 def score_rows(
     finetuning: Finetuning, step: int, skills: np.ndarray, returns: Float[np.ndarray, "lanes episodes"]
 ) -> list[dict[str, Any]]:
-    """What an evaluation found, a row a lane; `stderr` is the error of the evaluation itself."""
+    """The rows of an evaluation, one per lane; `stderr` is the error of the evaluation itself."""
     named = isinstance(finetuning.run.objective.skills, OneHot) and finetuning.skill not in ("resampled", "selector")
     return [
         {

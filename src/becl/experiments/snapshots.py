@@ -50,7 +50,7 @@ def load_snapshot(pretraining: Pretraining, path: Path) -> tuple[Any, Any]:
 
 
 def learner_shapes(run: OffPolicy) -> Any:
-    """Shapes of a learner's networks: drawing them to be replaced at once would take many seconds."""
+    """Shapes of a learner's networks. Initialising networks only to replace them would take many seconds."""
     return without_optimizers(jax.eval_shape(lambda: run.agent.init(jax.random.key(0), run.env, run.objective.skills)))
 
 

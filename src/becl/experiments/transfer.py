@@ -23,7 +23,7 @@ Learned = DDPGState | SeeingState
 
 
 def take_over(transfer: Transfer, fresh: Any, pretrained: Any) -> Any:
-    """A fresh learner with what it inherits, an encoder whatever the rest; optimisers always begin anew."""
+    """A fresh learner with the networks that it inherits, always with the encoder; optimisers always start anew."""
     if transfer == "none":
         return fresh
     if isinstance(fresh, SeeingState):
@@ -38,7 +38,7 @@ def take_over(transfer: Transfer, fresh: Any, pretrained: Any) -> Any:
 
 
 def load_learners(finetuning: Finetuning) -> tuple[Learned, Any]:
-    """States of learner and objective at the snapshot, one a lane."""
+    """States of learner and objective at the snapshot, one per lane."""
     assert finetuning.pretraining is not None
     assert finetuning.snapshot is not None
     assert finetuning.source is not None

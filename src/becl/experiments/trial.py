@@ -13,7 +13,7 @@ from becl.learning.training import train
 
 
 def trial_of(run: OffPolicy) -> OffPolicy:
-    """The same with a small replay and an early start, to be timed."""
+    """The same run with a small replay and few random steps, to be timed."""
     few = (run.needed + 2) * max(run.envs, run.steps_per_update)
     replay = dataclasses.replace(run.replay, capacity=max(8 * few, 1000))
     return dataclasses.replace(run, random_steps=few, replay=replay)

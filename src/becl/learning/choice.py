@@ -33,7 +33,7 @@ class SkillChoice(Protocol):
         ...
 
     def learn(self, state: Any, key: PRNGKeyArray, replay: Sampled, kept: ReplayState, number: Int[Array, ""]) -> Any:
-        """Beside the learner's updates before the `number`-th step."""
+        """The state after learning from the replay, together with the learner's updates before the `number`-th step."""
         ...
 
     def best(self, state: Any, key: PRNGKeyArray, skills: SkillSpace) -> Float[Array, " skill"]:

@@ -51,9 +51,9 @@ class Actor(eqx.Module):
     hidden: Linear
     out: Linear
     moments: Moments | None = None
-    """Of observations, where they are whitened."""
+    """Statistics of observations, if they are whitened."""
     deeper: Linear | None = None
-    """A second hidden layer, where observations are features of images."""
+    """A second hidden layer, if observations are features of images."""
 
     def __call__(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch action"]:
         """The mean action."""
@@ -64,7 +64,7 @@ class Actor(eqx.Module):
         return jnp.tanh(self.layers(x)[-1])
 
     def layers(self, x: Float[Array, "*batch in"]) -> tuple[Array, Array, Array]:
-        """What trunk and last hidden layer compute, and the action before its tanh."""
+        """The outputs of trunk and last hidden layer, and the action before its tanh."""
         features = self.trunk(x)
         units = self.hidden.hidden(features)
         if self.deeper is not None:
@@ -98,7 +98,7 @@ class Critic(eqx.Module):
     """A second hidden layer of each head, where observations are features of images."""
 
     def layers(self, x: Float[Array, "batch in"]) -> tuple[Array, Array]:
-        """What trunk and last hidden layer compute. What stands behind the trunk's inputs joins behind the trunk."""
+        """The outputs of trunk and last hidden layer. Inputs beyond the trunk's own join its output."""
         seen = len(self.trunk.linear.weight)
         features = self.trunk(x[:, :seen])
         joined = features if seen == x.shape[1] else jnp.concatenate([features, x[:, seen:]], 1)
@@ -143,13 +143,13 @@ class DDPG:
     normalize: bool = added(False)
     """Whether to whiten observations with running statistics of all that was learned from."""
     action_gain: float = added(1.0)
-    """Of the actor's last layer in the beginning. URLB's 1 gives actions of moderate size; larger ones are nearer the
-    ends of their range, which is what pretraining with a small reward leads to (docs/transfer.md)."""
+    """Initial gain of the actor's last layer. URLB's 1 gives actions of moderate size. A larger gain gives actions
+    nearer the ends of their range, which is what pretraining with a small reward leads to (docs/transfer.md)."""
     gives_way: float = added(0.8)
-    """Where an objective has two rewards: how often the first one's gradient gives way when both disagree (AMPED)."""
+    """If an objective has two rewards: how often the first one's gradient gives way when they conflict (AMPED)."""
     feature_dim: int = added(0)
-    """Width of the trunk where observations are features of images, with URLB's networks for these (docs/pixels.md); 0
-    for those of numbers."""
+    """Width of the trunk if observations are features of images, with URLB's networks for them (docs/pixels.md); 0 if
+    they are numbers."""
 
     def init(self, key: PRNGKeyArray, env: EnvSpec, skills: SkillSpace) -> DDPGState:
         actor_key, critic_key = jax.random.split(key)

@@ -64,7 +64,7 @@ class Outcome(NamedTuple):
     """What a step of the environments led to."""
 
     obs: Shaped[Data, "*seeds_envs_obs"]
-    """Before the step."""
+    """Observations before the step."""
     next_obs: Shaped[Data, "*seeds_envs_obs"]
     reward: Float[Data, "*seeds envs"]
     last: Bool[Data, "*seeds envs"]
@@ -160,7 +160,7 @@ class OffPolicy:
         return max(1, self.envs // self.steps_per_update) * self.update_repeats
 
     def learns_at(self, step: int) -> bool:
-        """Whether there are updates before the environments' step that begins at this many steps."""
+        """Whether there are updates before the next step of the environments, when this many steps have been taken."""
         rows = self.replay.nstep if self.vision is None else self.replay.nstep + 1
         enough = step >= self.random_steps and step // self.envs >= rows
         return enough and step % self.steps_per_update == 0
@@ -352,7 +352,7 @@ class OffPolicy:
         return scale, batch._replace(reward=resized), metrics
 
     def resize(self, scale: Any, reward: Float[Array, "batch *targets"]) -> tuple[Any, Float[Array, "batch *targets"]]:
-        """Rewards of the size that the learner should see, and the statistics with these rewards in them."""
+        """Rewards of the size that the learner should see, and the running statistics with these rewards in them."""
         if self.reward_normalise == "std":
             scale = update_scale(scale, reward)
             reward = reward / jnp.maximum(jnp.sqrt(scale.variance), 1e-8)  # All rewards may be equal.

@@ -2,7 +2,7 @@
 
 A transition never leads from one episode into the next. How close to an episode's end it may begin depends on the end.
 A time limit says nothing about what would have followed, so all n steps must lie before it (URLB's rule). An end for
-good (discount 0) is itself what there is to learn: the sum of rewards is shorter there, and nothing is added to it.
+good (discount 0) is itself something to learn: there, the sum of rewards is shorter, and no value is added to it.
 
 Images are kept frame by frame: see `stacks.py`.
 """
@@ -53,7 +53,7 @@ class Transitions(NamedTuple):
     reward: Float[Array, "batch *targets"]
     """Discounted sum over the steps; or what an objective makes of them, of each target where there are several."""
     discount: Float[Array, " batch"]
-    """Of what follows `next_obs`; 0 after an end for good."""
+    """Discount of what follows `next_obs`; 0 after an end for good."""
     next_obs: Shaped[Array, "batch *obs"]
     skill: Float[Array, "batch skill"]
     trajectory: Int[Array, " batch"]
@@ -65,14 +65,14 @@ class Transitions(NamedTuple):
 class ReplayState(NamedTuple):
     steps: Experience
     written: Int[Array, ""]
-    """Steps ever added; the oldest are overwritten."""
+    """Number of steps ever added; the oldest are overwritten."""
     finals: Finals | tuple[()] = ()
-    """Of images: the frames that episodes ended with."""
+    """For images: the frames that episodes ended with."""
 
 
 @runtime_checkable
 class Sampled(Protocol):
-    """A replay as those see it who only sample from it."""
+    """What one needs of a replay only to sample from it."""
 
     def sample(self, state: ReplayState, key: PRNGKeyArray, batch: int) -> Transitions: ...
 
@@ -115,7 +115,7 @@ class Replay:
         return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
 
     def add(self, state: ReplayState, step: Experience) -> ReplayState:
-        """Keeps one step of every environment."""
+        """Stores one step of every environment."""
         row, finals = state.written % state.steps.last.shape[0], state.finals
         if isinstance(finals, Finals):
             step, finals = split_step(finals, step)
@@ -123,14 +123,14 @@ class Replay:
         return ReplayState(steps, state.written + 1, finals)
 
     def sample(self, state: ReplayState, key: PRNGKeyArray, batch: int) -> Transitions:
-        """n-step transitions, uniform over starts that no time limit cuts short; `nstep` rows must be there, of images
-        one more."""
+        """Draws n-step transitions, uniformly over starts that no time limit cuts short; needs `nstep` rows or more,
+        and one more for images."""
         return self.cut(state, *self.draw(state, key, batch))
 
     def draw(
         self, state: ReplayState, key: PRNGKeyArray, batch: int
     ) -> tuple[Int[Array, " batch"], Int[Array, " batch"]]:
-        """Where the transitions of a batch begin: steps and environments."""
+        """Draws where the transitions of a batch begin: steps and environments."""
         if not self.balanced:
             return self.starts(state, key, batch)
         start, column = self.starts(state, key, OVERDRAW * batch)

@@ -103,9 +103,9 @@ class Wanted(NamedTuple):
     episode_length: int | None
     """Steps per episode; the environment's own by default."""
     advance: Callable[[int], None] | None
-    """Told how many steps were done."""
+    """Is told how many steps were done."""
     vision: Vision | None = None
-    """What the policy sees, where that is images."""
+    """The camera, if the policy sees images."""
 
     @property
     def skill(self) -> Float[np.ndarray, "n dim"]:
@@ -133,8 +133,8 @@ def rollout(
     """Plays episodes of every skill in an environment (`walker`, `walker_run`, `square_a`), with the rewards of `tasks`
     (default: all).
 
-    Where a task changes the scene, each is simulated apart, and all but the rewards are of the first. `advance` is told
-    how many steps were done. With a `vision` the policy sees images; what is measured is the same.
+    If a task changes the scene, each task is simulated separately, and everything but the rewards comes from the first.
+    `advance` is told how many steps were done. With a `vision` the policy sees images; what is measured is the same.
     """
     wanted = Wanted(policy, skills, episodes, seed, episode_length, advance, vision)
     if env in maze.names():
@@ -225,7 +225,7 @@ def play(
     skill: Float[np.ndarray, "n z"],
     advance: Callable[[int], None] | None = None,
 ) -> Iterator[Float32[np.ndarray, "n o"]]:
-    """The states of one episode of every environment, in numbers: the first, then what each action led to."""
+    """Yields the states, as numbers, of one episode of every environment: the first, then what each action led to."""
     obs = environments.reset()
     yield getattr(environments, "numbers", obs)
     for _ in range(environments.spec.episode_length):
@@ -263,8 +263,8 @@ class Seen(NamedTuple):
 
 
 class Watched:
-    """A domain that prices all `priced` tasks, and looks at the joints, whenever a step's reward is asked for. Rewards
-    are added up until they are taken."""
+    """A domain that, whenever a step's reward is asked for, computes the rewards of all `priced` tasks and looks at the
+    joints. Rewards are added up until they are taken."""
 
     def __init__(self, domain: Domain, priced: Sequence[str]):
         self.domain, self.priced = domain, priced
