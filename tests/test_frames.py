@@ -9,7 +9,7 @@ import pytest
 
 from becl.envs import DOMAINS
 from becl.envs.frames import Frames, MuJoCoFrames, RayFrames, make_frames
-from becl.envs.rays import SHAPES, Shading, normal_at, silhouette
+from becl.envs.rays import SHAPES, Shading, cast, normal_at, rays_of
 from becl.envs.registration import opengl_problem
 from becl.errors import UserError
 
@@ -39,6 +39,13 @@ def test_silhouettes_are_mujocos_within_a_pixel(drawn):
     for mine, theirs in zip(np.asarray(found) > 0, golden["geom"] > 0, strict=True):
         assert not (mine & ~grown(theirs)).any()
         assert not (theirs & ~grown(mine)).any()
+
+
+def silhouette(scene, now, size):
+    """The model's geom that each pixel shows, -1 where there is none."""
+    hit = cast(scene, now, now.cam_xpos[None], rays_of(scene, now, size))
+    found = jnp.where(hit.geom >= 0, jnp.asarray(scene.number)[jnp.maximum(hit.geom, 0)], -1)
+    return found.reshape(size, size)
 
 
 def grown(mask):

@@ -81,7 +81,7 @@ class TestRays:
 
     def test_colour_what_they_meet(self):
         caster = RayCaster(still(SCENE), 96)
-        picture, geoms = caster.frame(0, 0), caster.segments(0, 0)
+        picture, geoms = caster.frame(0, 0), seen_by(caster)
         assert picture.shape == (96, 96, 3)
         red, green, blue = picture[geoms == 1].astype(int).T
         assert (red > 0).all()
@@ -95,10 +95,15 @@ class TestRays:
         domain = DOMAINS[name]
         model = domain.model()
         caster = RayCaster(Motion([0], pose_of(model, mujoco.MjData(model))[None, None], 1.0, model, domain.camera), 64)
-        geoms = caster.segments(0, 0)
+        geoms = seen_by(caster)
         moving = model.body_weldid[model.geom_bodyid[geoms[geoms >= 0]]] > 0
         assert 0.005 < moving.sum() / geoms.size < 0.8
         assert caster.frame(0, 0).std() > 5
+
+
+def seen_by(caster):
+    """The geom that each pixel shows, -1 where there is none."""
+    return caster.cast(0, 0).geom.reshape(caster.size, caster.size)
 
 
 SILHOUETTES = """
@@ -107,6 +112,11 @@ from becl.views.rendering import OpenGL, RayCaster
 from becl.envs import DOMAINS
 from becl.views.poses import Motion, pose_of
 import mujoco
+def seen_by_opengl(motion):
+    painter = OpenGL(motion, 128)
+    painter._renderer.enable_segmentation_rendering()
+    numbers, kinds = np.moveaxis(painter.frame(0, 0), -1, 0)
+    return np.where(kinds == int(mujoco.mjtObj.mjOBJ_GEOM), numbers, -1)
 for name, domain in DOMAINS.items():
     model = domain.model()
     data = mujoco.MjData(model)
@@ -114,7 +124,7 @@ for name, domain in DOMAINS.items():
     if name == "quadruped":
         data.qpos[2] = 0.6
     motion = Motion([0], pose_of(model, data)[None, None], 1.0, model, domain.camera)
-    both = [kind(motion, 128).segments(0, 0) for kind in (OpenGL, RayCaster)]
+    both = [seen_by_opengl(motion), RayCaster(motion, 128).cast(0, 0).geom.reshape(128, 128)]
     robot = [np.isin(geoms, np.flatnonzero(model.body_weldid[model.geom_bodyid] > 0)) for geoms in both]
     print(name, (robot[0] & robot[1]).sum() / (robot[0] | robot[1]).sum(), (both[0] == both[1]).mean())
 """

@@ -453,10 +453,3 @@ def mirrored(
     hit = cast(scene, now, start, back, planes=False)
     seen = surface_of(scene, now, hit, start, back)
     return jnp.where(hit.geom[:, None] >= 0, lit(scene, now, replace(shading, shadows=False), seen, start), 0.0)
-
-
-def silhouette(scene: Scene, now: Kinematics, size: int) -> Int[Array, "size size"]:
-    """The model's geom that each pixel shows, -1 where there is none."""
-    hit = cast(scene, now, now.cam_xpos[None], rays_of(scene, now, size))
-    found = jnp.where(hit.geom >= 0, jnp.asarray(scene.number)[jnp.maximum(hit.geom, 0)], -1)
-    return found.reshape(size, size)

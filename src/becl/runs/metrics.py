@@ -1,6 +1,5 @@
 """What a folder tells of its training: configuration and metrics.csv of a pretraining, curves of a maze study."""
 
-import contextlib
 import csv
 import sys
 from collections.abc import Container, Sequence
@@ -12,7 +11,7 @@ import numpy as np
 from becl.errors import UserError
 from becl.plugins import ORIGINS, missing_plugin
 from becl.runs.folder import read_pretraining
-from becl.runs.inside import inside, plain, read_text
+from becl.runs.inside import inside, read_text
 
 
 def read_run(folder: Path, known: Container[str] = ORIGINS) -> dict[str, Any]:
@@ -94,19 +93,3 @@ def run_labels(folders: Sequence[Path], configs: Sequence[dict[str, Any]]) -> li
         if len({*labelled}) == len(labelled):
             return labelled
     return labelled
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Rows of a table with numbers as numbers; none where it is not there yet."""
-    if not path.exists():
-        return []
-    with open(path, opener=plain) as file:
-        return [{name: number(value) for name, value in row.items()} for row in csv.DictReader(file)]
-
-
-def number(text: str) -> Any:
-    """Text as a whole number, a number, or as it is; an empty one is no number."""
-    for kind in (int, float):
-        with contextlib.suppress(ValueError):
-            return kind(text)
-    return float("nan") if text == "" else text

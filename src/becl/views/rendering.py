@@ -131,15 +131,6 @@ class OpenGL:
         self._renderer.update_scene(self.data, self.motion.camera)
         return self._renderer.render()
 
-    def segments(self, skill: int, number: int) -> Int[np.ndarray, "h w"]:
-        """The geom that each pixel shows, -1 where there is none."""
-        import mujoco
-
-        self._renderer.enable_segmentation_rendering()
-        kinds = self.frame(skill, number)
-        self._renderer.disable_segmentation_rendering()
-        return np.where(kinds[..., 1] == int(mujoco.mjtObj.mjOBJ_GEOM), kinds[..., 0], -1)
-
 
 # --- Rays -------------------------------------------------------------------------------------------------------------
 
@@ -177,10 +168,6 @@ class RayCaster:
 
     def close(self) -> None:
         """There is nothing to close."""
-
-    def segments(self, skill: int, number: int) -> Int[np.ndarray, "h w"]:
-        """The geom that each pixel shows, -1 where there is none."""
-        return self.cast(skill, number).geom.reshape(self.size, self.size)
 
     def cast(self, skill: int, number: int) -> Hits:
         import mujoco

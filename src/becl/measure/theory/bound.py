@@ -23,34 +23,6 @@ def exact_loss(positive: Float[ArrayLike, "*n"], negative_mass: Float[ArrayLike,
     return np.asarray(contrastive_loss(jnp.asarray(positive), jnp.asarray(negative_mass)), np.float64)
 
 
-class Estimates(NamedTuple):
-    """Estimates from the loss whose negatives are both views of each of the m − 1 other skills."""
-
-    printed: float  # log(2m − 1) − L, as in Theorem 1
-    corrected: float  # log m − L with a skill's two scores averaged: ≤ I(S1; S2) + I(S1; Z | S2)
-
-
-def other_skill_estimates(
-    log_score: Float[np.ndarray, "states states"],
-    joint: Float[np.ndarray, "skills states states"],
-) -> Estimates:
-    """Exact expectations over all batches that hold each skill once; for few skills and states."""
-    skills, states, _ = joint.shape
-    conditional = joint / joint.sum((1, 2), keepdims=True)
-    loss, averaged_loss = 0.0, 0.0
-    for skill, anchor in np.ndindex(skills, states):
-        chance, mass = np.ones(1), np.full(1, -np.inf)
-        pair_mass = np.logaddexp.outer(log_score[anchor], log_score[anchor]).ravel()
-        for other in set(range(skills)) - {skill}:
-            chance = np.outer(chance, conditional[other].ravel()).ravel()
-            mass = np.logaddexp.outer(mass, pair_mass).ravel()
-        weight = np.outer(joint[skill, anchor], chance)
-        positive, mass = np.broadcast_arrays(log_score[anchor][:, None], mass)
-        loss += np.sum(weight * exact_loss(positive, mass))
-        averaged_loss += np.sum(weight * exact_loss(positive, mass - np.log(2)))
-    return Estimates(float(np.log(2 * skills - 1) - loss), float(np.log(skills) - averaged_loss))
-
-
 class ConfusedEstimates(NamedTuple):
     """Estimates for ``confused_skills`` under a score that tells equal states from different ones."""
 
