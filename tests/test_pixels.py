@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import jax
@@ -19,6 +20,7 @@ from becl.learning.seeing import Vision
 from becl.objectives import METHODS
 from becl.options import PretrainOptions
 from becl.runs import session as session_file
+from becl.runs.result import identity
 
 LENGTH = 40  # Of the walker's episodes here: 20 steps of two frames.
 SEEN = ["vision.size=16", "vision.encoder.filters=4", "vision.encoder.layers=2"]
@@ -110,6 +112,20 @@ def test_finetuning_takes_the_encoder_over_and_goes_on_training_it(run, tuned):
     assert 0 < drift < 0.01
 
 
+def test_folders_that_name_the_colours_of_a_frame_still_open(run, tmp_path, capsys):
+    """It was an option that could only be 3."""
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["run"]["vision"]["channels"] = 3
+    (folder / "config.json").write_text(json.dumps(config))
+    result = json.loads((folder / "result.json").read_text())
+    (folder / "result.json").write_text(json.dumps(result | identity(folder)))
+    assert load_pretraining(folder) == load_pretraining(run)
+    assert main([*COMMAND, "--out", str(folder)]) == 0
+    assert "already finished" in capsys.readouterr().out
+
+
 def test_skills_are_measured_in_numbers(run, tmp_path, capsys):
     out = tmp_path / "evaluation"
     words = ["evaluate", str(run), "--task", "walker_run", "--episodes", "2", "--seeds", "1", "--skills", "1"]
@@ -179,6 +195,7 @@ REFUSED = {
     "images that are too small": (["walker", "--pixels", "--set", "vision.size=10"], "needs images of 15 pixels"),
     "meshes": (["jaco", "--pixels", "--steps", "20000"], "rays draw no shapes of kind mesh"),
     "no frames": (["walker", "--pixels", "--set", "vision.stack=0"], "vision.stack 0: must be greater than 0"),
+    "colours": (["walker", "--pixels", "--set", "vision.channels=1"], "unknown option of Vision 'vision.channels'"),
     "a word": (["walker", "--pixels", "--set", "vision.trained_by=critics"], "did you mean 'critic'"),
     "a part": (["walker", "--pixels", "--objective-obs", "height"], "objective_obs: observations are images"),
     "whitening": (["walker", "--pixels", "--normalize-obs"], "--normalize-obs: only for observations of numbers"),

@@ -48,6 +48,8 @@ def upgraded(data: Any) -> Any:
     if data.get("spec") == "BeCL" and data.get("denominator") == "all":  # The released formula has a file of its own.
         gone = ("denominator", "hard_negatives")
         return {key: value for key, value in data.items() if key not in gone} | {"spec": "BeCLReleased"}
+    if data.get("spec") == "Vision":  # Frames always had three colours.
+        return {key: value for key, value in data.items() if key != "channels"}
     return data
 
 

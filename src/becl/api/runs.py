@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from becl.api.quiet import printing
-from becl.experiments.evaluation import choose_seed, choose_snapshot
+from becl.experiments.evaluation import choose_seed
 from becl.experiments.finetuning import Finetuning
 from becl.experiments.pretraining import Pretraining
 from becl.experiments.reach import Reached, Towards, check_leads, reach, read_goal, to_goal, towards
@@ -17,7 +17,7 @@ from becl.export.policy import Skill
 from becl.export.write import export_policy
 from becl.options import ReachOptions, fill
 from becl.runs.callbacks import Row
-from becl.runs.folder import kept_snapshots
+from becl.runs.folder import choose_snapshot, kept_snapshots
 from becl.runs.result import is_finished
 from becl.runs.tables import read_rows
 from becl.seeds import to_seeds

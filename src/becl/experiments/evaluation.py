@@ -28,7 +28,7 @@ from becl.measure.skills import STARTS, per_skill, rollout, sets_of, skills_of, 
 from becl.measure.verdicts import judge_accuracy
 from becl.options import EvaluateOptions
 from becl.runs.compiling import progress
-from becl.runs.folder import check_place, kept_snapshots, six_digits, to_csv, trust_folder, write_text
+from becl.runs.folder import check_place, choose_snapshot, six_digits, to_csv, trust_folder, write_text
 from becl.runs.log import readable
 from becl.runs.progress import counted
 from becl.seeds import seeds_text
@@ -112,21 +112,6 @@ def choose_seed(folder: Path, seeds: Sequence[int], wanted: int | None) -> int:
         return seeds[0]
     if wanted not in seeds:
         raise UserError(f"--seed {wanted}: {folder} has {', '.join(map(str, seeds))}")
-    return wanted
-
-
-def choose_snapshot(folder: Path, seeds: Sequence[int], wanted: int | None) -> int:
-    """The snapshot that was asked for, or the last that all seeds have."""
-    kept = [kept_snapshots(folder, seed) for seed in seeds]
-    if empty := [seed for seed, steps in zip(seeds, kept, strict=True) if not steps]:
-        raise UserError(f"{folder} has no snapshot of seed {empty[0]} yet")
-    common = sorted(set.intersection(*map(set, kept)))
-    if not common:
-        raise UserError(f"{folder} has no snapshot that all seeds share: choose one with --seeds")
-    if wanted is None:
-        return common[-1]
-    if wanted not in common:
-        raise UserError(f"--snapshot {wanted}: {folder} has {_listed(common)}")
     return wanted
 
 

@@ -53,7 +53,7 @@ from becl.objectives.extrinsic import Extrinsic
 from becl.objectives.registry import FINETUNE_SKILLS
 from becl.options import FinetuneOptions
 from becl.plugins import without_plugins
-from becl.runs.folder import kept_snapshots, read_config
+from becl.runs.folder import choose_snapshot, read_config
 from becl.skills import Cube, Modes, NoSkill, OneHot
 from becl.specs import added, from_dict, to_dict
 
@@ -65,8 +65,7 @@ TRANSFERS: dict[Transfer, str] = {
     "none": "nothing: from scratch",
 }
 FINAL_EPISODES = 50
-FIXED = ("vision.size", "vision.stack", "vision.repeat", "vision.channels", "vision.encoder.filters",
-         "vision.encoder.layers")  # fmt: skip
+FIXED = ("vision.size", "vision.stack", "vision.repeat", "vision.encoder.filters", "vision.encoder.layers")
 """Options of what is seen that a pretrained encoder goes with."""
 
 
@@ -163,8 +162,8 @@ def resolve_source(
     if other := [seed for seed in seeds if seed not in pretraining.seeds]:
         has = ", ".join(map(str, pretraining.seeds))
         raise UserError(f"seed {other[0]} is not in {options.run}, which has {has}")
-    snapshot = find_snapshot(options.run, seeds, options.snapshot, pretraining if planned else None)
     check_seeds(seeds)
+    snapshot = choose_snapshot(options.run, seeds, options.snapshot, pretraining.snapshots if planned else None)
     transfer = find_method(pretraining.method).transfer if options.transfer is None else options.transfer
     transfer = "critic" if transfer == "paper" else transfer
     if transfer not in TRANSFERS:
@@ -306,19 +305,6 @@ def resolve_tasks(tasks: Sequence[str], pretraining: Pretraining | None) -> tupl
     if len({*tasks}) < len(tasks):
         raise UserError(f"--task {' '.join(tasks)}: a task is given more than once")
     return tuple(tasks)
-
-
-def find_snapshot(source: Path, seeds: Sequence[int], step: int | None, planned: Pretraining | None = None) -> int:
-    """The snapshot that was asked for, or the last that all seeds have, or will have."""
-    kept = [kept_snapshots(source, seed) if planned is None else planned.snapshots for seed in seeds]
-    common = sorted(set.intersection(*map(set, kept))) if kept else []
-    if not common:
-        raise UserError(f"{source} has no snapshot that all of its seeds {', '.join(map(str, seeds))} have")
-    if step is None:
-        return common[-1]
-    if step not in common:
-        raise UserError(f"--snapshot {step}: {source} has {', '.join(map(str, common))}")
-    return step
 
 
 def resolve_choice(text: str, method: str, pretraining: Pretraining | None) -> tuple[SkillChoice, int | None]:

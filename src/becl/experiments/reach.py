@@ -19,7 +19,7 @@ from becl.envs import maze
 from becl.envs.external import is_external, make_external
 from becl.errors import UserError
 from becl.experiments.environments import choose_numbers, parts_of
-from becl.experiments.evaluation import choose_snapshot, seeds_of, table_text
+from becl.experiments.evaluation import seeds_of, table_text
 from becl.experiments.pretraining import Pretraining, load_pretraining
 from becl.experiments.snapshots import load_snapshot, snapshot_path
 from becl.learning.offpolicy import OffPolicy
@@ -28,7 +28,7 @@ from becl.objectives import METHODS, Sum
 from becl.objectives.protocol import LeadsToGoals
 from becl.options import ReachOptions
 from becl.runs.compiling import progress
-from becl.runs.folder import check_place, trust_folder, write_text
+from becl.runs.folder import check_place, choose_snapshot, trust_folder, write_text
 from becl.runs.log import readable
 from becl.runs.progress import counted
 from becl.terminal import console, table

@@ -10,7 +10,7 @@ import numpy as np
 from becl.envs import maze
 from becl.envs.external import is_external, make_external
 from becl.errors import UserError, unknown
-from becl.experiments.evaluation import choose_seed, choose_snapshot
+from becl.experiments.evaluation import choose_seed
 from becl.experiments.lanes import Lane
 from becl.experiments.policies import load_policies, load_policy, policy_path
 from becl.experiments.pretraining import load_pretraining
@@ -22,7 +22,7 @@ from becl.learning.offpolicy import OffPolicy
 from becl.measure.skills import DRAWS, skills_of
 from becl.nn.adam import without_optimizers
 from becl.runs.arrays import load_arrays, named_arrays
-from becl.runs.folder import read_config
+from becl.runs.folder import choose_snapshot, read_config
 from becl.skills import Cube, Modes, NoSkill, OneHot, SkillSpace
 
 FORWARD = (

@@ -37,6 +37,7 @@ Trainers = Literal["both", "critic", "objective", "nobody", "released"]
 Through = Literal["both", "obs", "next_obs"]
 Fit = Callable[[Transitions], tuple[Float[Array, ""], Any]]
 """Fits an objective to transitions: the loss, and whatever else comes of it."""
+COLORS = 3  # Red, green and blue.
 BLOCK = 256  # Images encoded at once where a batch is large.
 
 
@@ -52,8 +53,6 @@ class Vision:
     """How often each action is taken; what is seen is where the last one led to."""
     drawing: Literal["rays", "mujoco"] = "rays"
     """What draws robots: rays in JAX, or MuJoCo's renderer, which needs OpenGL."""
-    channels: int = 3
-    """Colours of a frame."""
     shift: int = 4
     """Pixels that sampled images are moved by at most."""
     trained_by: Trainers = "both"
@@ -66,7 +65,7 @@ class Vision:
 
     @property
     def images(self) -> Images:
-        return Images(self.size, self.size, self.channels, self.stack)
+        return Images(self.size, self.size, COLORS, self.stack)
 
     @property
     def features(self) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 from becl.errors import UserError, printable
 from becl.plugins import bare, origins_of
 from becl.runs.inside import check_inside, inside, plain, read_text
+from becl.seeds import seeds_named
 from becl.sharing import shared_path
 from becl.specs import difference, upgraded
 from becl.trust import trust
@@ -134,6 +135,25 @@ def kept_snapshots(folder: Path, seed: int) -> list[int]:
     """Steps after which the networks of a seed were kept."""
     found = (path.stem.partition("-")[2] for path in inside(folder, f"seed-{seed}").glob("snapshot-*.safetensors"))
     return sorted(int(steps) for steps in found if steps.isdigit())
+
+
+def choose_snapshot(
+    folder: Path, seeds: Sequence[int], wanted: int | None, planned: Sequence[int] | None = None
+) -> int:
+    """The snapshot that was asked for, or the last that all seeds have; `planned` are those of a run that is still to
+    come, and its folder is not read."""
+    kept = [kept_snapshots(folder, seed) if planned is None else list(planned) for seed in seeds]
+    if empty := [seed for seed, steps in zip(seeds, kept, strict=True) if not steps]:
+        asked = f" (asked for: {seeds_named(seeds)})" if len(seeds) > 1 else ""
+        raise UserError(f"{folder} has no snapshot of seed {empty[0]} yet{asked}")
+    common = sorted(set.intersection(*map(set, kept)))
+    if not common:
+        raise UserError(f"{folder} has no snapshot that all seeds share: choose one with --seeds")
+    if wanted is None:
+        return common[-1]
+    if wanted not in common:
+        raise UserError(f"--snapshot {wanted}: {folder} has {', '.join(map(str, common))}")
+    return wanted
 
 
 def same_settings(config: dict[str, Any], folder: Path) -> None:

@@ -22,7 +22,7 @@ from becl.envs.maze_batch import MazeBatch
 from becl.envs.registration import RobotEnv
 from becl.envs.simulations import Simulations
 from becl.errors import UserError
-from becl.experiments.evaluation import choose_seed, choose_skills, choose_snapshot
+from becl.experiments.evaluation import choose_seed, choose_skills
 from becl.experiments.finetuning import Finetuning
 from becl.experiments.lanes import Lane
 from becl.experiments.policies import load_policies, load_policy
@@ -30,7 +30,7 @@ from becl.experiments.pretraining import Pretraining, load_pretraining
 from becl.experiments.snapshots import load_snapshot, snapshot_path
 from becl.learning.seeing import Vision, behind_camera
 from becl.measure.skills import STARTS, Policy, Watched, play
-from becl.runs.folder import read_config
+from becl.runs.folder import choose_snapshot, read_config
 from becl.runs.log import lane_name
 
 if TYPE_CHECKING:
