@@ -81,6 +81,16 @@ def _forget_programs() -> Iterator[None]:
         forget_programs()
 
 
+@pytest.fixture(scope="module")
+def short_walker(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The walker's episodes have as many steps as the file's LENGTH says: an evaluation is a whole episode."""
+    from becl.envs.walker import Walker
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Walker, "episode_length", request.module.LENGTH)
+        yield
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _few_collections() -> None:
     """What was imported is never garbage, and need not be looked through again and again."""

@@ -20,6 +20,7 @@ import safetensors
 import safetensors.numpy
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
+from run_folders import SEEDS, TINY, make_folder
 
 from becl.commands.cli import main
 from becl.commands.export import run
@@ -27,8 +28,8 @@ from becl.commands.parse import parse_options
 from becl.errors import UserError
 from becl.experiments.finetuning import lane_keys, make_finetuning
 from becl.experiments.policies import save_policies
-from becl.experiments.pretraining import load_pretraining, make_pretraining, seed_keys
-from becl.experiments.snapshots import load_snapshot, save_snapshots, snapshot_path
+from becl.experiments.pretraining import load_pretraining, make_pretraining
+from becl.experiments.snapshots import load_snapshot, snapshot_path
 from becl.experiments.transfer import load_learners, prepared
 from becl.export import files, write
 from becl.export.files import FORMATS, load_policy
@@ -39,35 +40,14 @@ from becl.learning.programs import programs
 from becl.measure.skills import skills_of
 from becl.nn.networks import Linear, Trunk
 from becl.nn.precision import computing
-from becl.objectives import METHODS
 from becl.options import ExportOptions, FinetuneOptions, PretrainOptions
 from becl.runs.arrays import named_arrays
 from becl.runs.folder import open_folder
-from becl.skills import OneHot
 
-SEEDS = (3, 5)
 TASKS = ("walker_stand", "walker_run")
-TINY = ["batch=16", "replay.capacity=400", "random_steps=20"]
 OBS = 24  # Of the walker.
-
-
-def pretrained(out: Path, method: str = "becl", steps: tuple[int, ...] = (100,), env: str = "walker") -> Path:
-    """A folder as pretraining leaves it. The networks are fresh ones with all numbers moved, none of them 0 or 1."""
-    skills = 4 if isinstance(METHODS[method].objective.skills, OneHot) else None
-    planned = make_pretraining(
-        PretrainOptions(env, method, SEEDS, max(steps), skills=skills, envs=2, hidden=32, set=TINY)
-    )
-    open_folder(planned.config(), out)
-    state, _ = programs(planned.run).init(seed_keys(planned.seeds))
-    rng = np.random.default_rng(0)
-
-    def moved(leaf: Any) -> np.ndarray:
-        return (np.asarray(leaf) + 0.2 * rng.normal(size=leaf.shape)).astype(leaf.dtype)
-
-    for step in steps:
-        learner, objective = jax.tree.map(moved, (state.learner, state.objective))
-        save_snapshots(planned, out, state._replace(learner=learner, objective=objective), step)
-    return out
+# No number of the networks is 0 or 1.
+pretrained = functools.partial(make_folder, hidden=32, moved=0.2)
 
 
 def finetuned(source: Path | None, out: Path, skill: str | None, tasks: tuple[str, ...] = TASKS) -> Path:

@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import dataclasses
+import functools
 import json
 import os
 import re
@@ -18,12 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
+from run_folders import SEEDS, TINY, make_folder
 
 from becl import envs
 from becl.commands.cli import main
 from becl.envs.simulations import Step
 from becl.envs.spec import EnvSpec
-from becl.envs.walker import Walker
 from becl.errors import Failed
 from becl.experiments import finetuner as finetune_file
 from becl.experiments.finetuner import FINAL_SEED, finetune
@@ -55,38 +56,13 @@ from becl.sharing import shared_command
 from becl.skills import OneHot
 from becl.specs import from_dict
 
-SEEDS = (3, 5)
 TASKS = ("walker_stand", "walker_run")
-TINY = ["batch=16", "replay.capacity=400", "random_steps=20"]
 LENGTH = 50  # Of the walker's episodes here: an evaluation is a whole episode.
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    """Nothing here runs for long, and most of the time would be spent on compiling it well and on long episodes."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Walker, "episode_length", LENGTH)
-        yield
-    jax.config.update("jax_disable_most_optimizations", before)
-
-
-def pretrained(out: Path, method: str = "becl", steps: tuple[int, ...] = (100,), env: str = "walker") -> Path:
-    """A folder as pretraining leaves it. The networks are fresh ones, all numbers changed a little."""
-    skills = 4 if isinstance(METHODS[method].objective.skills, OneHot) else None
-    made = make_pretraining(PretrainOptions(env, method, SEEDS, max(steps), skills=skills, envs=2, hidden=16, set=TINY))
-    open_folder(made.config(), out)
-    state, _ = programs(made.run).init(seed_keys(made.seeds))
-    rng = np.random.default_rng(0)
-
-    def moved(leaf: Any) -> np.ndarray:
-        return (np.asarray(leaf) + 0.01 * rng.normal(size=leaf.shape)).astype(leaf.dtype)
-
-    for step in steps:
-        learner, objective = jax.tree.map(moved, (state.learner, state.objective))
-        save_snapshots(made, out, state._replace(learner=learner, objective=objective), step)
-    return out
+pytestmark = pytest.mark.usefixtures("short_walker")
+# The networks are fresh ones, all numbers changed a little.
+pretrained = functools.partial(make_folder, hidden=16, moved=0.01)
 
 
 @pytest.fixture(scope="module")

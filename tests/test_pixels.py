@@ -5,13 +5,11 @@ import json
 import shutil
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 import safetensors.numpy
 
 from becl.commands.cli import main
-from becl.envs.walker import Walker
 from becl.experiments.finetuning import load_finetuning
 from becl.experiments.pretraining import load_pretraining, make_pretraining
 from becl.experiments.snapshots import load_snapshot, snapshot_path
@@ -30,14 +28,7 @@ COMMAND = ["pretrain", "walker", "--pixels", "--method", "diayn", "--skills", "3
 COMMAND += ["--envs", "1", "--hidden", "16", "--log-every", "100", "--set", *SEEN, *TINY]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Walker, "episode_length", LENGTH)
-        yield
-    jax.config.update("jax_disable_most_optimizations", before)
+pytestmark = pytest.mark.usefixtures("short_walker")
 
 
 @pytest.fixture(scope="module")

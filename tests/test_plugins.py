@@ -49,14 +49,6 @@ PRETRAIN = ["pretrain", "square_a", "--method", "own-metra", *TINY, "slack=0.002
 
 
 @pytest.fixture(autouse=True, scope="module")
-def quick() -> Iterator[None]:
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
-
-
-@pytest.fixture(autouse=True, scope="module")
 def metra() -> Iterator[ModuleType]:
     """The module of the example, loaded as --plugin does; other test files must not see its methods."""
     plugins.load(str(FILE))

@@ -28,7 +28,6 @@ from event_files import curves
 from becl import envs
 from becl.commands.cli import main
 from becl.envs.maze_batch import MazeBatch
-from becl.envs.walker import Walker
 from becl.errors import UserError
 from becl.experiments import finetuner as finetune_file
 from becl.experiments import maze_results as results_file
@@ -58,16 +57,7 @@ LENGTH = 50  # Of the walker's episodes here.
 LANES = 2  # Seeds together; steps are counted over both.
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _quick():
-    """Nothing here runs for long, and most of the time would be spent on compiling it well and on long episodes."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    # Environments and judges are made anew with every run, and what they compile is the same.
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Walker, "episode_length", LENGTH)
-        yield
-    jax.config.update("jax_disable_most_optimizations", before)
+pytestmark = pytest.mark.usefixtures("short_walker")
 
 
 def tiny(method="diayn", env="square_a", steps=120, settings=(), **options) -> Pretraining:
