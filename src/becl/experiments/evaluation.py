@@ -65,17 +65,20 @@ class Evaluation(NamedTuple):
 def measure(options: EvaluateOptions) -> Evaluation:
     """Does what a command asks for: evaluates, writes the tables, prints them in short."""
     request = resolve(options)
-    pretraining = request.pretraining
-    print(
-        f"{pretraining.method} on {pretraining.env} at {request.snapshot:,} steps · seeds {_listed(request.seeds)} × "
-        f"{counted(len(request.names), 'skill')} × {counted(request.episodes, 'episode')} · {request.out}/",
-        flush=True,
-    )
+    skills, episodes = counted(len(request.names), "skill"), counted(request.episodes, "episode")
+    seeds = f"seeds {_listed(request.seeds)}"
+    announce(request.pretraining, request.snapshot, request.out, seeds, skills, episodes)
     began = time.perf_counter()
     measured = evaluate(request)
     write(request, measured, time.perf_counter() - began, command_line(options))
     show(request, measured)
     return measured
+
+
+def announce(pretraining: Pretraining, snapshot: int, out: Path, *counts: str) -> None:
+    """Says what is about to be played, and where the tables will be."""
+    where = f"{pretraining.method} on {pretraining.env} at {snapshot:,} steps"
+    print(f"{where} · {' × '.join(counts)} · {out}/", flush=True)
 
 
 # --- Before the work --------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from becl.envs import maze
 from becl.envs.external import is_external, make_external
 from becl.errors import UserError
 from becl.experiments.environments import choose_numbers, parts_of
-from becl.experiments.evaluation import seeds_of, table_text
+from becl.experiments.evaluation import announce, seeds_of, table_text
 from becl.experiments.pretraining import Pretraining, load_pretraining
 from becl.experiments.snapshots import load_snapshot, snapshot_path
 from becl.learning.offpolicy import OffPolicy
@@ -221,12 +221,8 @@ def towards(pretraining: Pretraining, folder: Path, seed: int, snapshot: int) ->
 def reach(options: ReachOptions) -> Reached:
     """Does what a command asks for: says it, plays, writes, shows."""
     request = resolve(options)
-    pretraining = request.pretraining
-    print(
-        f"{pretraining.method} on {pretraining.env} at {request.snapshot:,} steps · "
-        f"{counted(len(request.goals), 'goal')} × {counted(request.episodes, 'episode')} · {request.out}/",
-        flush=True,
-    )
+    goals, episodes = counted(len(request.goals), "goal"), counted(request.episodes, "episode")
+    announce(request.pretraining, request.snapshot, request.out, goals, episodes)
     reached = play(request)
     request.out.mkdir(parents=True, exist_ok=True)
     write_text(request.out / f"reach-{request.snapshot}.csv", table_text(reached.rows))

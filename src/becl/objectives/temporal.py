@@ -15,7 +15,7 @@ count steps, so that a skill that points at a goal leads there: z = (φ(g) − �
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,54 @@ from becl.specs import added
 
 BEGINNING = 20  # Steps of LSD's power iteration before the first fit; each fit takes one more.
 DEVIATIONS = 7.0  # Logarithms of CSD's deviations lie within ±7.
+
+
+# --- What they share --------------------------------------------------------------------------------------------------
+
+
+def steps(features: MLP, batch: Batch) -> Float[Array, "batch dim"]:
+    """Δ = φ(s') − φ(s)."""
+    return features(batch.next_obs) - features(batch.obs)
+
+
+def advance(move: Float[Array, "batch dim"], direction: Float[Array, "batch dim"]) -> Float[Array, " batch"]:
+    """Δᵀz."""
+    return jnp.sum(move * direction, -1)
+
+
+def directions(space: SkillSpace, skill: Float[Array, "*batch dim"]) -> Float[Array, "*batch dim"]:
+    """Skills as directions that add up to nothing: one-hot ones are centred, 1 along their own feature."""
+    if not isinstance(space, OneHot):
+        return skill
+    return (skill - 1 / space.dim) * space.dim / (space.dim - 1)
+
+
+def skill_along(space: SkillSpace, way: Float[Array, "*batch dim"]) -> Float[Array, "*batch dim"]:
+    """The skill whose direction is most along a way in features."""
+    return jax.nn.one_hot(skill_index(way), space.dim) if isinstance(space, OneHot) else unit(way)
+
+
+# Methods of every spec here, whose `features_of` gives φ.
+
+
+def reward_of_way(self: Any, state: Any, batch: Batch, key: PRNGKeyArray) -> tuple[Any, Float[Array, " batch"]]:
+    """r = Δᵀz."""
+    del key
+    return state, advance(steps(self.features_of(state), batch), directions(self.skills, batch.skill))
+
+
+def skill_to_goal(
+    self: Any, state: Any, obs: Float[Array, "*batch obs"], goal: Float[Array, "*batch obs"]
+) -> Float[Array, "*batch skill"]:
+    """The skill along φ(g) − φ(s)."""
+    features = self.features_of(state)
+    return skill_along(self.skills, features(goal) - features(obs))
+
+
+def none_by_chance(self: Any, batch: int) -> float:
+    """Directions add up to nothing, and so do steps that do not know theirs."""
+    del self, batch
+    return 0.0
 
 
 # --- METRA ------------------------------------------------------------------------------------------------------------
@@ -71,19 +119,23 @@ class METRA:
         (features, log_dual), opt = self.optimizer.update(learned, grads, state.opt)
         return METRAState(features.observe(batch.next_obs), log_dual, opt), metrics
 
-    def reward(self, state: METRAState, batch: Batch, key: PRNGKeyArray) -> tuple[METRAState, Float[Array, " batch"]]:
-        del key
-        return state, advance(steps(state.features, batch), directions(self.skills, batch.skill))
+    def features_of(self, state: METRAState) -> MLP:
+        return state.features
 
-    def skill_towards(
-        self, state: METRAState, obs: Float[Array, "*batch obs"], goal: Float[Array, "*batch obs"]
-    ) -> Float[Array, "*batch skill"]:
-        return skill_along(self.skills, state.features(goal) - state.features(obs))
+    reward = reward_of_way
+    skill_towards = skill_to_goal
+    chance_reward = none_by_chance
 
-    def chance_reward(self, batch: int) -> float:
-        """Directions add up to nothing, and so do steps that do not know theirs."""
-        del batch
-        return 0.0
+
+def bounded_loss(
+    spec: "METRA | CSD", features: MLP, log_dual: Float[Array, ""], batch: Batch, bound: Float[Array, "*batch"]
+) -> tuple[Float[Array, ""], Metrics]:
+    """− Δᵀz − λ · min(ε, bound − ‖Δ‖²), which features lower, and λ = exp(log_dual) moved the other way."""
+    fixed, dual, move = jax.lax.stop_gradient, jnp.exp(log_dual), steps(features, batch)
+    squares = jnp.square(move)
+    spare = jnp.minimum(spec.slack, bound - getattr(squares, spec.length)(-1)).mean()
+    loss = -(advance(move, directions(spec.skills, batch.skill)).mean() + fixed(dual) * spare)
+    return loss + dual * fixed(spare), {"loss": loss, "dual": dual, "length": squares.sum(-1).mean()}
 
 
 # --- CSD --------------------------------------------------------------------------------------------------------------
@@ -141,20 +193,12 @@ class CSD:
         seen = networks.features.observe(batch.next_obs), networks.density.observe(batch.obs)
         return CSDState(networks._replace(features=seen[0], density=seen[1]), opt), metrics
 
-    def reward(self, state: CSDState, batch: Batch, key: PRNGKeyArray) -> tuple[CSDState, Float[Array, " batch"]]:
-        del key
-        return state, advance(steps(state.networks.features, batch), directions(self.skills, batch.skill))
+    def features_of(self, state: CSDState) -> MLP:
+        return state.networks.features
 
-    def skill_towards(
-        self, state: CSDState, obs: Float[Array, "*batch obs"], goal: Float[Array, "*batch obs"]
-    ) -> Float[Array, "*batch skill"]:
-        features = state.networks.features
-        return skill_along(self.skills, features(goal) - features(obs))
-
-    def chance_reward(self, batch: int) -> float:
-        """As METRA's."""
-        del batch
-        return 0.0
+    reward = reward_of_way
+    skill_towards = skill_to_goal
+    chance_reward = none_by_chance
 
 
 def controllability(gap: Float[Array, "batch obs"], log_std: Float[Array, "batch obs"]) -> Float[Array, " batch"]:
@@ -204,21 +248,12 @@ class LSD:
         features, opt = self.optimizer.update(state.features, grads, state.opt)
         return LSDState(features, vectors, opt), {"loss": loss, "length": length}
 
-    def reward(self, state: LSDState, batch: Batch, key: PRNGKeyArray) -> tuple[LSDState, Float[Array, " batch"]]:
-        del key
-        features, _ = smooth(state.features, state.stretched)
-        return state, advance(steps(features, batch), directions(self.skills, batch.skill))
+    def features_of(self, state: LSDState) -> MLP:
+        return smooth(state.features, state.stretched)[0]
 
-    def skill_towards(
-        self, state: LSDState, obs: Float[Array, "*batch obs"], goal: Float[Array, "*batch obs"]
-    ) -> Float[Array, "*batch skill"]:
-        features, _ = smooth(state.features, state.stretched)
-        return skill_along(self.skills, features(goal) - features(obs))
-
-    def chance_reward(self, batch: int) -> float:
-        """As METRA's."""
-        del batch
-        return 0.0
+    reward = reward_of_way
+    skill_towards = skill_to_goal
+    chance_reward = none_by_chance
 
 
 def smooth(features: MLP, vectors: tuple[Array, ...]) -> tuple[MLP, tuple[Array, ...]]:
@@ -270,19 +305,12 @@ class CSF:
         features, opt = self.optimizer.update(state.features, grads, state.opt)
         return CSFState(features.observe(batch.next_obs), opt), {"loss": loss, "length": length}
 
-    def reward(self, state: CSFState, batch: Batch, key: PRNGKeyArray) -> tuple[CSFState, Float[Array, " batch"]]:
-        del key
-        return state, advance(steps(state.features, batch), directions(self.skills, batch.skill))
+    def features_of(self, state: CSFState) -> MLP:
+        return state.features
 
-    def skill_towards(
-        self, state: CSFState, obs: Float[Array, "*batch obs"], goal: Float[Array, "*batch obs"]
-    ) -> Float[Array, "*batch skill"]:
-        return skill_along(self.skills, state.features(goal) - state.features(obs))
-
-    def chance_reward(self, batch: int) -> float:
-        """As METRA's."""
-        del batch
-        return 0.0
+    reward = reward_of_way
+    skill_towards = skill_to_goal
+    chance_reward = none_by_chance
 
 
 def contrastive_loss(
@@ -293,39 +321,3 @@ def contrastive_loss(
 ) -> Float[Array, " batch"]:
     """− Δᵀz + ξ · log Σ_j exp(Δᵀz_j)."""
     return penalty * jax.nn.logsumexp(move @ others.T, -1) - advance(move, own)
-
-
-# --- What they share --------------------------------------------------------------------------------------------------
-
-
-def steps(features: MLP, batch: Batch) -> Float[Array, "batch dim"]:
-    """Δ = φ(s') − φ(s)."""
-    return features(batch.next_obs) - features(batch.obs)
-
-
-def advance(move: Float[Array, "batch dim"], direction: Float[Array, "batch dim"]) -> Float[Array, " batch"]:
-    """Δᵀz."""
-    return jnp.sum(move * direction, -1)
-
-
-def bounded_loss(
-    spec: METRA | CSD, features: MLP, log_dual: Float[Array, ""], batch: Batch, bound: Float[Array, "*batch"]
-) -> tuple[Float[Array, ""], Metrics]:
-    """− Δᵀz − λ · min(ε, bound − ‖Δ‖²), which features lower, and λ = exp(log_dual) moved the other way."""
-    fixed, dual, move = jax.lax.stop_gradient, jnp.exp(log_dual), steps(features, batch)
-    squares = jnp.square(move)
-    spare = jnp.minimum(spec.slack, bound - getattr(squares, spec.length)(-1)).mean()
-    loss = -(advance(move, directions(spec.skills, batch.skill)).mean() + fixed(dual) * spare)
-    return loss + dual * fixed(spare), {"loss": loss, "dual": dual, "length": squares.sum(-1).mean()}
-
-
-def directions(space: SkillSpace, skill: Float[Array, "*batch dim"]) -> Float[Array, "*batch dim"]:
-    """Skills as directions that add up to nothing: one-hot ones are centred, 1 along their own feature."""
-    if not isinstance(space, OneHot):
-        return skill
-    return (skill - 1 / space.dim) * space.dim / (space.dim - 1)
-
-
-def skill_along(space: SkillSpace, way: Float[Array, "*batch dim"]) -> Float[Array, "*batch dim"]:
-    """The skill whose direction is most along a way in features."""
-    return jax.nn.one_hot(skill_index(way), space.dim) if isinstance(space, OneHot) else unit(way)

@@ -19,7 +19,7 @@ from becl.errors import UserError, unknown
 from becl.experiments.finetuning import make_finetuning
 from becl.experiments.maze_study import make_study
 from becl.experiments.memory import memory
-from becl.experiments.pretraining import make_pretraining
+from becl.experiments.pretraining import EXAMPLE, make_pretraining
 from becl.experiments.settings import settings_of
 from becl.learning.offpolicy import OffPolicy
 from becl.options import FinetuneOptions, MazeOptions, PretrainOptions, ReportOptions, fill
@@ -181,7 +181,6 @@ FROM_NOTHING = "ddpg"
 """The method that is not pretrained, because it learns tasks from scratch."""
 PRETRAINED_ONLY = ("snapshot", "skill", "transfer")
 SCRATCH_TOO = ("hidden", "envs", "precision", "pixels", "encoder")
-EXAMPLE = "OPTION=VALUE, for example temperature=0.2"
 
 
 def finetune_cells(block: Block, pretrained: Iterable[GridCell]) -> Iterator[GridCell]:

@@ -13,6 +13,7 @@ from becl.errors import UserError
 from becl.experiments.maze_kinds import KINDS
 from becl.experiments.maze_results import finished
 from becl.experiments.maze_study import Study, seed_path
+from becl.measure.headings import MAZE_HEADINGS
 from becl.runs.inside import plain
 from becl.terminal import console, table
 from becl.views.figures.curves import learning_curves
@@ -20,17 +21,7 @@ from becl.views.figures.information import SeedScore, estimates, tradeoff
 from becl.views.figures.maze import Panel, demo_figure, panels
 from becl.views.figures.style import save
 
-COLUMNS = {
-    "mutual_information": "I(S;Z)",
-    "accuracy": "accuracy",
-    "coverage": "coverage",
-    "coverage_per_skill": "coverage a skill",
-    "far": "far skills",
-    "geodesic": "distance",
-    "particle_entropy": "particle entropy",
-    "mine": "MINE",
-    "seconds": "seconds",
-}
+COLUMNS = MAZE_HEADINGS | {"seconds": "seconds"}
 # Single runs printed in the paper or measured on the authors' released checkpoints (square_a, 10 skills).
 PUBLISHED_ENTROPY = {
     "diayn": 1.379,

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from becl.measure.headings import MAZE_HEADINGS
 from becl.measure.verdicts import judge_reward
 from becl.reports.folders import StudyFolder
 from becl.reports.names import pretty_method
@@ -12,16 +13,6 @@ from becl.seeds import seeds_named
 from becl.views.figures.curves import learning_curves
 from becl.views.figures.style import name_runs, picture
 
-MEASURES = {
-    "mutual_information": "I(S;Z)",
-    "accuracy": "accuracy",
-    "coverage": "coverage",
-    "coverage_per_skill": "coverage a skill",
-    "far": "far skills",
-    "geodesic": "distance",
-    "particle_entropy": "particle entropy",
-    "mine": "MINE",
-}
 DRAWN = ("demo", "comparison", "temperature", "skills", "every-seed")
 """Pictures of trajectories that `becl maze` leaves in a study's folder."""
 
@@ -32,7 +23,7 @@ def study_sections(studies: Sequence[StudyFolder]) -> list[Section]:
 
 def study_section(name: str, study: StudyFolder) -> Section:
     """A table of what was measured, the pictures of skills, and the learning curves."""
-    columns = [column for column in MEASURES if any(column in row for row in study.summary.values())]
+    columns = [column for column in MAZE_HEADINGS if any(column in row for row in study.summary.values())]
     rows = [
         [
             Cell(pretty_method(label)),
@@ -41,7 +32,7 @@ def study_section(name: str, study: StudyFolder) -> Section:
         ]
         for label, row in study.summary.items()
     ]
-    head = [Cell("run"), Cell("seeds"), *(Cell(MEASURES[column]) for column in columns)]
+    head = [Cell("run"), Cell("seeds"), *(Cell(MAZE_HEADINGS[column]) for column in columns)]
     table = Table(name, "Skills in the maze, mean ± standard deviation over seeds", head, rows)
     verdicts = [
         judge_reward(label, one["cycle"], one["reward"], chance, unit="cycles").sentence + "."
