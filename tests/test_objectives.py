@@ -365,6 +365,20 @@ def test_becl_reward_is_bounded_even_at_low_temperature():
         assert all(np.all(np.isfinite(g)) for g in jax.tree.leaves(grads))
 
 
+@pytest.mark.parametrize("objective", [BeCL(), BeCL(positive="nearest"), BeCLReleased()])
+def test_becl_contrasts_both_ends_of_a_transition_as_one_long_state(objective):
+    """Section 3.4: sub-trajectories in place of states."""
+    batch, key = make_batch(), jax.random.key(0)
+    joined = batch._replace(next_obs=jnp.concatenate([batch.obs, batch.next_obs], 1))
+    both = dataclasses.replace(small(objective), state="both")
+    wide = dataclasses.replace(both, state="next_obs")
+    one, other = both.init(key, ENV), wide.init(key, ENV._replace(obs_dim=2 * ENV.obs_dim))
+    for _ in range(2):
+        one, other = both.fit(one, batch, key)[0], wide.fit(other, joined, key)[0]
+        jax.tree.map(np.testing.assert_array_equal, one, other)
+    np.testing.assert_array_equal(both.reward(one, batch, key)[1], wide.reward(other, joined, key)[1])
+
+
 def test_becl_scale_is_the_papers_whatever_the_batch():
     """Perfect clusters of 16 skills: the printed 1 positive against 30 negatives gives 0.22, collapse 1/31."""
     skills = 16

@@ -18,8 +18,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from becl.envs.external import is_external
 from becl.errors import UserError, unknown
-from becl.experiments.environments import check_drawn, check_seen, choose_numbers, parts_of, spec_of
+from becl.experiments.environments import changed_length, check_drawn, check_seen, choose_numbers, parts_of, spec_of
 from becl.experiments.settings import Setting, change, check_least, check_positive, check_seeds, settings_of
 from becl.learning.choice import Halves, Prior
 from becl.learning.ddpg import DDPG
@@ -38,7 +39,7 @@ from becl.options import PretrainOptions
 from becl.plugins import without_plugins
 from becl.runs.folder import read_pretraining
 from becl.skills import Cube, Modes, NoSkill, OneHot, Sphere
-from becl.specs import check_numbers, from_dict, override, to_dict
+from becl.specs import check_numbers, from_dict, override, parse, to_dict
 
 SNAPSHOTS = (100_000, 500_000, 1_000_000, 2_000_000)
 EXAMPLE = "OPTION=VALUE, for example temperature=0.2"
@@ -50,6 +51,8 @@ FLAGS = {
     "precision": "--precision",
 }
 """Options with a flag of their own, which `--set` refuses."""
+EPISODE_LENGTH = "env.episode_length"
+"""The one part of the environment that `--set` changes: steps of an episode."""
 POSITIVE = ("temperature", "feature_dim", "neighbours", "draws", "samples")
 """Options of objectives that must be above 0."""
 CHOICES = ("batch", "steps_per_update", "decay", "clip", "width")
@@ -78,6 +81,11 @@ class Pretraining:
     def unit(self) -> int:
         """Environment steps in a step of the loop."""
         return unit_of(self.run)
+
+    @property
+    def episode_length(self) -> int | None:
+        """Steps of an episode where they are not the environment's own."""
+        return changed_length(self.env, self.run.env, self.run.vision)
 
     @property
     def chance(self) -> float | None:
@@ -192,7 +200,10 @@ def changed(run: OffPolicy, options: PretrainOptions) -> OffPolicy:
     if options.normalize_obs:
         run = override(run, "learner.normalize", True)
     for setting in settings_of(options.set, EXAMPLE):
-        run = apply_setting(run, options.method, setting)
+        if setting.path == EPISODE_LENGTH:
+            run = with_length(run, options.env, setting)
+        else:
+            run = apply_setting(run, options.method, setting)
     if find_method(options.method).successor_features:
         run = override(run, "learner.critic_dim", run.objective.skills.dim)
     return with_features(run, options.env, find_method(options.method))
@@ -218,6 +229,17 @@ def with_width(run: OffPolicy, hidden: int) -> OffPolicy:
     check_least("--hidden", hidden)
     objective = with_hidden(run.objective, hidden)
     return override(dataclasses.replace(run, objective=objective), "learner.hidden", hidden)
+
+
+def with_length(run: OffPolicy, env: str, setting: Setting) -> OffPolicy:
+    """A run with episodes of another length."""
+    if run.vision is not None:
+        raise UserError(f"--set {setting}: not with --pixels")
+    if is_external(env):
+        raise UserError(f"--set {setting}: for robots and mazes; {env} says itself how long its episodes are")
+    length = parse(EPISODE_LENGTH, setting.value, int)
+    check_least(EPISODE_LENGTH, length)
+    return dataclasses.replace(run, env=run.env._replace(episode_length=length))
 
 
 def apply_setting(run: OffPolicy, method: str, setting: Setting) -> OffPolicy:

@@ -244,7 +244,7 @@ def play(request: Journey) -> Reached:
 
         def episodes(policy: Any, behind: np.ndarray) -> Episodes:
             return rollout(
-                policy, pretraining.env, behind, request.episodes, tasks=tasks, episode_length=request.steps,
+                policy, pretraining.env, behind, request.episodes, tasks=tasks, episode_length=length,
                 advance=bar.advance,
             )  # fmt: skip
 

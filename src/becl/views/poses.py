@@ -177,9 +177,9 @@ def motion_of(look: Look | Tuned, frames: int, steps: int | None = None) -> Moti
     """The episode of every skill, or its first `steps`, in so many frames at most."""
     if isinstance(look, Tuned):
         policy, skill = load_policy(look.finetuning, look.folder, look.lane)
-        vision = look.finetuning.run.vision
+        vision, steps = look.finetuning.run.vision, steps or look.finetuning.episode_length
         return thinned(record(policy, look.lane.task, skill[None], [0], steps=steps, vision=vision), frames)
-    vision = look.pretraining.run.vision
+    vision, steps = look.pretraining.run.vision, steps or look.pretraining.episode_length
     return thinned(record(policy_of(look), look.env, look.vectors, look.names, steps=steps, vision=vision), frames)
 
 

@@ -44,8 +44,10 @@ def kept(look: Look) -> list[Numbers] | None:
 
 
 def measured(look: Look, advance: Callable[[int], None] | None = None) -> list[Numbers]:
-    vision = look.pretraining.run.vision
-    done = rollout(policy_of(look), look.env, look.vectors, EPISODES, advance=advance, vision=vision)
+    vision, length = look.pretraining.run.vision, look.pretraining.episode_length
+    done = rollout(
+        policy_of(look), look.env, look.vectors, EPISODES, episode_length=length, advance=advance, vision=vision
+    )
     return gathered(look.names, per_skill(done, look.env, look.names), zero_shot(done, look.names))
 
 
