@@ -232,7 +232,7 @@ def test_a_mistake_on_the_command_line_is_one_line(capsys: pytest.CaptureFixture
         (["missing.toml"], "cannot read missing.toml: No such file"),
         (["folder.toml"], "cannot read folder.toml"),
         (["bytes.toml"], "bytes.toml is not a text file"),
-        ([], "name one file, or a preset: paper-ablations, paper-maze, paper-urlb, smoke"),
+        ([], "name one file, or a preset: paper-ablations, paper-figure10"),
         (["s.toml", "smoke"], "name one file"),
         (["status", "s.toml"], "runs/sweep-s: no sweep has begun there"),
         (["s.toml", "--group", "0"], "--group 0: expected a number of at least 1"),
@@ -260,10 +260,14 @@ def test_a_mistake_on_the_command_line_is_one_line(capsys: pytest.CaptureFixture
         "paper-urlb": (10 * 3 * 10, 11 * 12 * 10, 0),
         "paper-maze": (0, 0, (5 + 2 + 4 * 2 + 4 * 4) * 5),
         "paper-ablations": (3 + 5 * 3, 2 * 3 * 16 + 4 * 5 * 3, (4 * 2 + 4 * 4) * 5),
+        "paper-figure10": (3 * 2, 0, 0),
+        "paper-figure11": (3, 2 * 3 * 16, 0),
+        "paper-figure12": (5 * 3, 4 * 5 * 3, 0),
     }.items(),
 )
 def test_presets_have_the_runs_they_say(preset: str, runs: tuple[int, int, int]):
-    assert {*presets()} == {"smoke", "paper-urlb", "paper-maze", "paper-ablations"}
+    figures = {f"paper-figure{number}" for number in (10, 11, 12)}
+    assert {*presets()} == {"smoke", "paper-urlb", "paper-maze", "paper-ablations"} | figures
     found = read_sweep(preset)
     plan = make_plan(found, cells_of(found), CPU, 1)
     count = Counter({"pretrain": 0, "finetune": 0, "maze": 0})

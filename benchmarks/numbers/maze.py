@@ -29,6 +29,28 @@ def study(name: str) -> str:
     return markdown(["", "seeds", *(COLUMNS[column] for column in columns)], rows)
 
 
+def search() -> str:
+    """The candidates for the default of `becl`, every lane, ordered by formula and by far skills."""
+    rows = []
+    for place in sorted((RESULTS / "maze" / "search").iterdir()):
+        config = read_json(place / "config.json")
+        ((label, run),) = config["runs"].items()
+        formula = "released" if run["objective"]["spec"] == "BeCLReleasedMaze" else "printed, nearest positive"
+        setting = [run["objective"]["temperature"], run["objective"]["ramp"], run["learner"]["entropy_weight"]]
+        for path in sorted((place / label).glob("seed-*.json")):
+            found = read_json(path)
+            numbers = [f"{found[name]:.2f}" for name in ("mutual_information", "coverage")]
+            words = [formula, *(f"{value:g}" for value in setting), f"{config['cycles']:,}", f"{found['seed']}"]
+            rows.append([*words, *numbers, f"{found['far']:.1f}"])
+    head = ["formula", "κ", "ramp", "entropy weight", "cycles", "seed", "I(S;Z)", "coverage", "far skills"]
+    return markdown(head, sorted(rows, key=lambda row: (row[0], row[4], float(row[8]))))
+
+
+def run_seconds(label: str) -> str:
+    """Seconds of a run of the comparison, compiling included, mean over seeds."""
+    return f"{read_json(RESULTS / 'maze' / 'comparison' / 'summary.json')[label]['seconds']['mean']:.0f}"
+
+
 def labelled(name: str) -> str:
     _, temperature, value = name.partition("temperature-")
     return f"κ = {value}" if temperature else f"`{name}`"
@@ -48,12 +70,6 @@ def cycle() -> str:
         shares = [f"{row[part]} ({100 * float(row[part]) / whole:.0f} %)" for part in parts]
         rows.append([row["method"], *shares, row["cycle"], f"{float(row['cycle']) * 2.5:.0f} s"])
     return markdown(["", *parts, "cycle", "2,500 cycles"], rows)
-
-
-def cycle_seconds(method: str) -> str:
-    """Seconds of 2,500 cycles."""
-    (row,) = (row for row in read(RESULTS / "speed" / "maze-cycle.csv") if row["method"] == method)
-    return f"{float(row['cycle']) * 2.5:.0f}"
 
 
 # --- METRA ------------------------------------------------------------------------------------------------------------

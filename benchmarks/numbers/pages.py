@@ -26,6 +26,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "grouping": speed.grouping,
     "maze": maze.study,
     "maze-cycle": maze.cycle,
+    "maze-search": maze.search,
     "metra-square": maze.metra_square,
     "metra-study": maze.metra_study,
     "precision": pretraining.precision,
@@ -42,7 +43,7 @@ NUMBERS: dict[str, Callable[..., str]] = {
     "run-rate": speed.run_rate,
     "run-rate-with-compiling": speed.run_rate_with_compiling,
     "run-time": speed.run_time,
-    "maze-seconds": maze.cycle_seconds,
+    "maze-run-seconds": maze.run_seconds,
     "walker-means": finetuning.walker_means,
     "walker-published": finetuning.walker_published,
 }

@@ -120,12 +120,10 @@ METHODS: dict[str, Method] = {
     "becl": Method(
         BeCLReleased(),
         "competence",
-        "contrast between skills, by the released formula; in the maze Eq. 8 and 10 with the nearest positive",
+        "contrast between skills, by the released formulas for robots and for mazes",
         fits_per_update=3,
         released_skill=True,
-        maze=MazeStudy(
-            BeCL(positive="nearest", temperature=0.2, ramp=0.35), entropy_weight=0.07, fit_epochs=1, learning_rate=6e-4
-        ),
+        maze=MazeStudy(BeCLReleasedMaze(ramp=0.12), entropy_weight=0.12),
         finetune_skill="random",
     ),
     "becl-paper": Method(
