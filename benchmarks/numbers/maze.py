@@ -30,7 +30,7 @@ def study(name: str) -> str:
 
 
 def search() -> str:
-    """The candidates for the default of `becl`, every lane, ordered by formula and by far skills."""
+    """The candidates for the default of `becl`, every lane."""
     rows = []
     for place in sorted((RESULTS / "maze" / "search").iterdir()):
         config = read_json(place / "config.json")
@@ -43,7 +43,7 @@ def search() -> str:
             words = [formula, *(f"{value:g}" for value in setting), f"{config['cycles']:,}", f"{found['seed']}"]
             rows.append([*words, *numbers, f"{found['far']:.1f}"])
     head = ["formula", "κ", "ramp", "entropy weight", "cycles", "seed", "I(S;Z)", "coverage", "far skills"]
-    return markdown(head, sorted(rows, key=lambda row: (row[0], row[4], float(row[8]))))
+    return markdown(head, sorted(rows, key=lambda row: row[:6]))
 
 
 def run_seconds(label: str) -> str:
