@@ -6,6 +6,7 @@ which others, or on how many threads it is made: `Starts` makes the next ones in
 episodes run.
 """
 
+import copy
 import operator
 import warnings
 from collections.abc import Sequence
@@ -270,8 +271,6 @@ class Starts:
     """Makes start states in a background thread."""
 
     def __init__(self, domain: Domain, task: str, model: Any, threads: int):
-        import copy
-
         import mujoco
 
         self.domain, self.task, self.threads = domain, task, threads

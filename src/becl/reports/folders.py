@@ -112,7 +112,7 @@ class PretrainingFolder(NamedTuple):
     zero_shot: list[ZeroShot]
     """In the order of snapshots."""
     skills: dict[int, list[dict[str, str]]]
-    """Rows about a snapshot's skills, one a seed."""
+    """Rows about a snapshot's skills, one per seed."""
     chance: float | None = None
     """The reward that says nothing was learned, in runs whose result has it."""
 

@@ -1,4 +1,4 @@
-"""`becl filmstrip`: snapshots along an episode, a row a skill or task, or a row a method of several runs."""
+"""`becl filmstrip`: snapshots along an episode, one row per skill or task, or one per method of several runs."""
 
 import contextlib
 import io

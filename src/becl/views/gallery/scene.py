@@ -197,7 +197,7 @@ def camera_of(layout: SkillGrid) -> Viewpoint:
 
 
 def draw_floor(scene: Any, layout: SkillGrid) -> None:
-    """A square a skill."""
+    """One square per skill."""
     width = np.ptp(layout.origins[:, 0]) + layout.side
     depth = np.ptp(layout.origins[:, 1]) + layout.depth
     scene.add_box("/floor", color=PALE, dimensions=(width, depth, 0.02), position=(0, 0, -0.012), cast_shadow=False)
