@@ -29,6 +29,17 @@ def study(name: str) -> str:
     return markdown(["", "seeds", *(COLUMNS[column] for column in columns)], rows)
 
 
+def mean(name: str, label: str, column: str) -> str:
+    """One number of a study: the mean over seeds."""
+    return spread(name, label, column).partition(" ±")[0]
+
+
+def spread(name: str, label: str, column: str) -> str:
+    """The same with its standard deviation."""
+    found = read_json(RESULTS / "maze" / name / "summary.json")[label][column]
+    return measured(found["mean"], found["std"], column)
+
+
 def labelled(name: str) -> str:
     _, temperature, value = name.partition("temperature-")
     return f"κ = {value}" if temperature else f"`{name}`"
