@@ -85,7 +85,7 @@ def difference(one: Any, other: Any, path: str = "") -> str | None:
 
 
 def check_numbers(spec: Any, path: str = "") -> None:
-    """Refuses numbers that no option has: negative ones, and those that are none or infinite."""
+    """Raises on negative numbers, NaN and infinity, which no option allows."""
     for field in dataclasses.fields(spec):
         value, here = getattr(spec, field.name), path + field.name
         if dataclasses.is_dataclass(value):

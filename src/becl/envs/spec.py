@@ -16,7 +16,7 @@ class Images(NamedTuple):
     height: int
     width: int
     channels: int
-    """Of a frame."""
+    """Channels of a frame."""
     stack: int
     """Frames of an observation."""
     kind: str = "uint8"

@@ -217,7 +217,7 @@ def apply_setting(run: OnPolicy, method: str, setting: Setting) -> OnPolicy:
 
 
 def check(run: OnPolicy) -> None:
-    """Refuses values with which no run can work."""
+    """Raises on values with which no run can work."""
     positive = {
         "env.episode_length": run.env.episode_length,
         "episodes": run.episodes,
@@ -276,7 +276,7 @@ def setting_of(options: MazeOptions) -> str:
 
 
 def check_temperature(options: MazeOptions, methods: Sequence[str]) -> None:
-    """Refuses a temperature that none of the methods can use."""
+    """Raises on a temperature that none of the methods can use."""
     if options.temperature is None:
         return
     if not 0 < options.temperature < float("inf"):

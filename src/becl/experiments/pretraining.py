@@ -165,7 +165,7 @@ def with_features(run: OffPolicy, env: str, method: Method) -> OffPolicy:
 
 
 def check_vision(vision: Vision) -> None:
-    """Refuses images that nothing can be made of."""
+    """Raises on images that cannot be learned from."""
     least = vision.encoder.smallest
     if vision.size < least:
         raise UserError(f"vision.size {vision.size}: the encoder needs images of {least} pixels at least")
@@ -240,7 +240,7 @@ def apply_setting(run: OffPolicy, method: str, setting: Setting) -> OffPolicy:
 
 
 def check(pretraining: Pretraining) -> None:
-    """Refuses values with which no run can work."""
+    """Raises on values with which no run can work."""
     run = pretraining.run
     check_seeds(pretraining.seeds)
     random = run.random_steps * pretraining.unit
@@ -260,7 +260,7 @@ def check(pretraining: Pretraining) -> None:
 
 
 def check_run(run: OffPolicy) -> None:
-    """Refuses options with which no run can work."""
+    """Raises on options with which no run can work."""
     learner: Any = run.learner
     check_positive(run_options(run) | positive_options(run.objective))
     if not 0 <= run.random_steps < float("inf"):

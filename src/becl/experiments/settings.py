@@ -83,20 +83,20 @@ def positive_options(objective: Objective) -> dict[str, int | float]:
 
 
 def check_positive(values: Mapping[str, int | float]) -> None:
-    """Refuses numbers, given by the names of their options, that are not above 0."""
+    """Raises on numbers, given by the names of their options, that are not above 0."""
     for name, value in values.items():
         if not 0 < value < float("inf"):
             raise UserError(f"{name} {value:g}: must be greater than 0 and finite")
 
 
 def check_least(option: str, value: int | None, least: int = 1) -> None:
-    """Refuses a count that is too small; None leaves it to its default."""
+    """Raises on a count that is too small; None leaves it to its default."""
     if value is not None and value < least:
         raise UserError(f"{option} {value}: at least {least} is needed")
 
 
 def check_once(option: str, values: Sequence[Any]) -> None:
-    """Refuses values that are given more than once."""
+    """Raises on values that are given more than once."""
     if repeated := sorted({value for value in values if list(values).count(value) > 1}):
         raise UserError(f"{option}: {', '.join(map(str, repeated))} given more than once")
 

@@ -43,7 +43,7 @@ class Policy(NamedTuple):
 
 
 def check_numbers_seen(run: OffPolicy, folder: Path) -> None:
-    """Refuses policies of images."""
+    """Raises on policies that see images."""
     if run.vision is not None:
         raise UserError(f"{folder} learned from images: policies that see are not written as files")
 

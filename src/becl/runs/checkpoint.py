@@ -80,7 +80,7 @@ class Checkpoints:
         self._forget(step)
 
     def steps(self) -> list[int]:
-        """Of the checkpoints there are, the oldest first."""
+        """Steps of the checkpoints there are, the oldest first."""
         found = (re.fullmatch(r"step-(\d+)\.json", path.name) for path in self.folder.glob("step-*.json"))
         return sorted(int(match[1]) for match in found if match)
 
@@ -228,7 +228,7 @@ def _check(record: dict[str, Any], name: str) -> None:
 
 
 def _size(path: Path) -> int:
-    """Of a plain file: others, such as devices, may have no end."""
+    """The size of a plain file: others, such as devices, may have no end."""
     found = path.lstat()
     if not stat.S_ISREG(found.st_mode):
         raise Damaged(f"{path.name} is no file")

@@ -91,7 +91,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def check_printable(data: Any, path: Path) -> None:
-    """Refuses JSON values with control characters in a text: names are printed, also on terminals."""
+    """Raises on JSON values with control characters in a text: names are printed, also on terminals."""
     if isinstance(data, str) and ("\n" in data or printable(data) != data):
         raise UserError(f"{path} is damaged: {data!r} has control characters")
     for one in [*data, *data.values()] if isinstance(data, dict) else data if isinstance(data, list) else ():
@@ -157,7 +157,7 @@ def choose_snapshot(
 
 
 def same_settings(config: dict[str, Any], folder: Path) -> None:
-    """Refuses to go on with a run that this version would run otherwise."""
+    """Raises if this version would continue a run differently."""
     if place := difference(bare(read_config(folder)), json.loads(json.dumps(config))):
         raise UserError(f"{folder} was made by a version with other settings ({place} now)")
     if not os.access(folder, os.W_OK):

@@ -293,7 +293,7 @@ def parse(source: str, text: str, name: str | None = None) -> Sweep:
 
 
 def checked(block: Block) -> Block:
-    """Refuses values that a command line would read as something else."""
+    """Raises on values that a command line would read as something else."""
     if not isinstance(block.values.get("name", ""), str):
         raise block.wrong("name: expected a word", "name")
     for key, value in dotted(block.values):

@@ -85,7 +85,7 @@ class TimeLimit:
         yield f"within {clock(self.seconds)}: {', '.join(fit) if fit else 'no job, as far as rates are known'}"
 
     def check(self, jobs: Iterable[Job]) -> None:
-        """Refuses a limit in which none of the next jobs could finish."""
+        """Raises on a limit in which none of the next jobs could finish."""
         needs = {job.name: seconds for job in jobs if (seconds := self.needs(job)) is not None or not job.last}
         known = {name: seconds for name, seconds in needs.items() if seconds is not None}
         if known and len(known) == len(needs) and min(known.values()) > self.left:

@@ -302,7 +302,7 @@ def make_plan(
 
 
 def check_recorded(cells: dict[str, GridCell], recorded: Sequence[Job], out: Path) -> None:
-    """Refuses a sweep whose grid no longer has the recorded jobs; it may have more."""
+    """Raises if a sweep's grid no longer has the recorded jobs; it may have more."""
 
     def other(what: str) -> UserError:
         return UserError(f"{out} is the folder of another sweep: {what}; choose another --out")

@@ -133,7 +133,7 @@ def strip(
 
 
 def save_picture(picture: np.ndarray, path: Path) -> None:
-    """As a PNG of few colours, written whole or not at all."""
+    """Saves a PNG with few colours, whole or not at all."""
     from PIL import Image
 
     image = Image.fromarray(picture).quantize(COLORS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)

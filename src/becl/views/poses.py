@@ -67,7 +67,7 @@ class Look(NamedTuple):
 
     @property
     def caption(self) -> str:
-        """Of a picture: which run and seed it is of."""
+        """The caption of a picture: which run and seed it shows."""
         return f"{self.folder.resolve().name} · seed {self.seed} · {self.snapshot:,} steps"
 
 
@@ -83,7 +83,7 @@ class Motion(NamedTuple):
     """None in a maze."""
     camera: str | int = FREE
     plan: maze.Geometry | None = None
-    """Of a maze."""
+    """The maze's floor plan."""
 
     @property
     def frames(self) -> int:
@@ -128,7 +128,7 @@ class Tuned(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of files."""
+        """The name of files."""
         return lane_name(self.lane.label)
 
     @property
@@ -137,7 +137,7 @@ class Tuned(NamedTuple):
 
 
 def look_at(run: Path, seed: int | None = None, snapshot: int | None = None, skills: Sequence[int] = ()) -> Look:
-    """Refuses runs, seeds, snapshots and skills that are not there."""
+    """Raises on runs, seeds, snapshots and skills that are not there."""
     pretraining = load_pretraining(run)
     if not pretraining.run.objective.skills.dim:
         raise UserError(f"{run}: {pretraining.method} has no skills to look at")
@@ -193,7 +193,7 @@ class Take(NamedTuple):
     skills: Float[np.ndarray, "skills dim"]
     names: list[int]
     seed: int
-    """Of the start."""
+    """Seed of the start."""
     steps: int | None
     vision: Vision | None = None
     """What the policy sees, where that is images."""

@@ -45,7 +45,7 @@ class Shot(NamedTuple):
     """What is filmed: one skill of a motion."""
 
     name: str
-    """Of the film."""
+    """Name of the film."""
     label: str
     """In the corner of its picture among others."""
     painter: Painter
@@ -104,7 +104,7 @@ def write_films(
 
 
 def frame_rate(motion: Motion) -> float:
-    """As fast as the robot."""
+    """Frames per second that show the robot at its own speed."""
     if motion.plan is not None:
         return MAZE_RATE
     return min(max(1 / motion.frame_seconds, SLOWEST), FASTEST)

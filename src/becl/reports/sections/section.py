@@ -38,7 +38,7 @@ class Section:
 
 
 def name_of(name: str, number: int, count: int) -> str:
-    """Of a file that may be one of several."""
+    """The name of a file that may be one of several."""
     return name if count == 1 else f"{name}-{number + 1}"
 
 

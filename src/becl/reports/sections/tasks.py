@@ -71,7 +71,7 @@ def _usual_seeds(one: Configuration) -> int:
 
 
 def _score_cell(one: Configuration, number: int, task: str, row: Mapping[str, Summary]) -> Cell:
-    """Of the configuration of this number on the page."""
+    """The score of the configuration with this number on the page."""
     if one.label not in row:
         return Cell("–")
     summary = row[one.label]

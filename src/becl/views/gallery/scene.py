@@ -82,7 +82,7 @@ class SkillGrid(NamedTuple):
     side: float
     depth: float
     height: float
-    """Of one square, and of what stands in it."""
+    """Height of one square and of what stands in it."""
 
 
 class RobotStage:
