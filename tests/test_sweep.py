@@ -232,7 +232,7 @@ def test_a_mistake_on_the_command_line_is_one_line(capsys: pytest.CaptureFixture
         (["missing.toml"], "cannot read missing.toml: No such file"),
         (["folder.toml"], "cannot read folder.toml"),
         (["bytes.toml"], "bytes.toml is not a text file"),
-        ([], "name one file, or a preset: paper-ablations, paper-maze, paper-urlb, smoke"),
+        ([], "name one file, or a preset: paper-ablations, paper-maze, paper-urlb, smoke, transfer, transfer-causes"),
         (["s.toml", "smoke"], "name one file"),
         (["status", "s.toml"], "runs/sweep-s: no sweep has begun there"),
         (["s.toml", "--group", "0"], "--group 0: expected a number of at least 1"),
@@ -260,10 +260,12 @@ def test_a_mistake_on_the_command_line_is_one_line(capsys: pytest.CaptureFixture
         "paper-urlb": (10 * 3 * 10, 11 * 12 * 10, 0),
         "paper-maze": (0, 0, (5 + 2 + 4 * 2 + 4 * 4) * 5),
         "paper-ablations": (3 + 5 * 3, 2 * 3 * 16 + 4 * 5 * 3, (4 * 2 + 4 * 4) * 5),
+        "transfer": (3 * 6, 2 * 3 * 4 * 6, 0),
+        "transfer-causes": (3 * 2, 4 * 4 + 4 * 4 * 2, 0),
     }.items(),
 )
 def test_presets_have_the_runs_they_say(preset: str, runs: tuple[int, int, int]):
-    assert {*presets()} == {"smoke", "paper-urlb", "paper-maze", "paper-ablations"}
+    assert {*presets()} == {"smoke", "paper-urlb", "paper-maze", "paper-ablations", "transfer", "transfer-causes"}
     found = read_sweep(preset)
     plan = make_plan(found, cells_of(found), CPU, 1)
     count = Counter({"pretrain": 0, "finetune": 0, "maze": 0})
@@ -413,6 +415,14 @@ def assert_consistent(plan: Plan, device: Device, group: int | None) -> None:
             )
     report = plan.jobs[-1]
     assert {*report.needs} == {job.name for job in plan.jobs if job.stage in ("pretrain", "finetune")}
+
+
+def test_what_learns_from_a_pretraining_follows_it():
+    plan = planned("[pretrain]\ndomains = ['walker', 'jaco']\nmethods = ['rnd', 'ddpg']\nseeds = 1\n[finetune]\n")
+    assert [job.name for job in plan.jobs] == [
+        "pretrain/walker-rnd", "finetune/walker-rnd", "pretrain/jaco-rnd", "finetune/jaco-rnd",
+        "finetune/walker-ddpg", "finetune/jaco-ddpg", "report",
+    ]  # fmt: skip
 
 
 def test_every_skill_side_by_side_counts_as_so_many_runs():
