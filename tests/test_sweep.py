@@ -42,6 +42,7 @@ from becl.signals import STOPPED
 from becl.sweeps import cluster as sweep_ray
 from becl.sweeps import jobs as sweep_jobs
 from becl.sweeps import run as sweep_command
+from becl.sweeps import status as sweep_status
 from becl.sweeps.cost import disk_of
 from becl.sweeps.device import Device
 from becl.sweeps.file import parse, presets, read_sweep
@@ -764,7 +765,7 @@ def test_the_status_says_who_works_and_what_failed(fake: Install, capsys: Said):
     assert "10 of 12 jobs done · 0 running · 2 waiting" in capsys.readouterr().out
 
 
-def test_the_time_left_is_that_of_what_is_not_done():
+def test_the_time_left_is_that_of_what_is_not_done(monkeypatch: pytest.MonkeyPatch):
     jobs = [Job(f"pretrain/{name}", "pretrain", (), proofs=(name,), work=100) for name in "abcd"]
     plan = Plan(tuple(jobs), {})
     for name, seconds in (("a", 30.0), ("b", 50.0)):
@@ -774,6 +775,11 @@ def test_the_time_left_is_that_of_what_is_not_done():
     states = {"pretrain/a": "done", "pretrain/b": "done", "pretrain/c": "failed", "pretrain/d": "waiting"}
     # 200 steps took 80 seconds, 100 are left.
     assert line_of(plan, Path("out"), states) == ("2 of 4 jobs done · 0 running · 1 waiting · 1 failed · left 0:40")
+    # What runs has done 30 of them; or all, and evaluates for 1,000 steps.
+    for done, left in ((30, "0:28"), (700, "0:00")):
+        monkeypatch.setattr(sweep_status, "read_status", lambda folder, done=done: ({"done": done}, True))
+        said = line_of(plan, Path("out"), states | {"pretrain/d": "running"})
+        assert said == f"2 of 4 jobs done · 1 running · 0 waiting · 1 failed · left {left}"
 
 
 def test_the_table_is_on_the_terminal_while_a_job_prints_elsewhere(fake: Install, monkeypatch: pytest.MonkeyPatch):
