@@ -245,7 +245,7 @@ class Sweep:
 def presets() -> dict[str, Any]:
     """The sweeps that come with becl, by name."""
     folder = resources.files("becl") / "data" / "sweeps"
-    return {file.name.removesuffix(".toml"): file for file in sorted(folder.iterdir(), key=lambda file: file.name)}
+    return dict(sorted((file.name.removesuffix(".toml"), file) for file in folder.iterdir()))
 
 
 def read_sweep(word: str) -> Sweep:
