@@ -32,7 +32,7 @@ LENGTH = 1000
 class GymBatch:
     """`num_envs` copies of a Gymnasium environment, each going through its own episodes.
 
-    An episode that ends by itself (`terminated`) is told from one that was cut off. Nothing in Gymnasium lets an
+    An episode that ends by itself (`terminated`) is told apart from one that was cut off. Nothing in Gymnasium lets an
     environment be put where it was, so a run that is resumed begins new episodes.
     """
 

@@ -86,7 +86,7 @@ class Checkpoints:
 
     def load(self, largest: int, say: Callable[[str], None]) -> Checkpoint | None:
         """The newest checkpoint that is whole; None where there is none. One of more than `largest` bytes is not
-        looked at. `say` is told of damaged ones."""
+        looked at. Damaged ones are reported by `say`."""
         steps = self.steps()
         for place, step in enumerate(reversed(steps)):
             try:
@@ -195,7 +195,7 @@ class Saver:
         return fine
 
     def wait(self) -> bool:
-        """Whether all that was begun is written. A disk that is full is no reason to stop: it is told."""
+        """Whether all that was begun is written. A full disk is reported, but is no reason to stop."""
         if self._under_way is None:
             return True
         step, future = self._under_way

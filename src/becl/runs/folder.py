@@ -49,7 +49,7 @@ def open_folder(config: dict[str, Any], out: Path) -> None:
 
 
 def shareable(config: Any, out: Path) -> Any:
-    """A configuration, as JSON, as it is written: `source`, another folder, is told from the run's own."""
+    """A configuration, as JSON, as it is written: `source`, another folder, is relative to the run's own."""
     try:
         return config | {"source": os.path.relpath(os.path.realpath(config["source"]), os.path.realpath(out))}
     except (KeyError, TypeError, ValueError):  # It has none, or is on another drive.
@@ -59,7 +59,7 @@ def shareable(config: Any, out: Path) -> Any:
 def located(config: Any, out: Path | None = None) -> Any:
     """A configuration, as JSON, whose `source` is where it is: however it was spelled.
 
-    In the folder of a run, `out`, it is told from there; earlier versions wrote what had been typed.
+    In the folder of a run, `out`, it is relative to that folder; earlier versions wrote what had been typed.
     """
     try:
         if out is not None and os.path.isdir(place := os.path.join(os.path.realpath(out), config["source"])):
