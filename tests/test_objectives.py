@@ -15,7 +15,7 @@ from distinct import RELATIVES, distinct
 
 from becl import testing
 from becl.errors import UserError
-from becl.experiments.maze_study import make_run
+from becl.experiments.maze_study import make_run, make_study
 from becl.experiments.pretraining import make_pretraining, spec_classes
 from becl.nn.adam import Adam, AdamState, with_optimizers, without_optimizers
 from becl.nn.networks import Moments, Network, Widths, hidden_widths, with_hidden
@@ -33,9 +33,10 @@ from becl.objectives.extrinsic import Extrinsic
 from becl.objectives.particles import RunningScale, init_scale, nearest_distances, particle_reward, update_scale
 from becl.objectives.proto import ProtoRL
 from becl.objectives.protocol import chance_reward
+from becl.objectives.registry import STUDIED
 from becl.objectives.smm import SMM
 from becl.objectives.total import named_parts
-from becl.options import PretrainOptions
+from becl.options import MazeOptions, PretrainOptions
 from becl.skills import OneHot
 from becl.specs import from_dict, to_dict
 from becl.testing import ENV, make_batch, small
@@ -252,6 +253,16 @@ def test_the_command_sets_the_widths_of_a_thirteenth_method(monkeypatch):
         make_pretraining(PretrainOptions("square_a", "thirteenth", set=("tower.deep.hidden=8,0",)))
     with pytest.raises(UserError, match="tail 0: must be greater than 0"):
         make_pretraining(PretrainOptions("square_a", "thirteenth", set=("tail=0",)))
+
+
+@pytest.mark.parametrize("change", ["pace.learning_rate=0", "tower.deep.hidden=8,0", "tail=0"])
+def test_a_maze_study_checks_the_options_of_a_thirteenth_method_by_their_type(change, monkeypatch):
+    own = Method(Thirteenth(), "competence", "a toy", finetune_skill="random", maze=MazeStudy())
+    for registry in (METHODS, STUDIED):
+        monkeypatch.setitem(registry, "thirteenth", own if registry is METHODS else own.maze)
+    make_study(MazeOptions(("thirteenth",)))
+    with pytest.raises(UserError, match=f"^{change.partition('=')[0]} 0: must be greater than 0"):
+        make_study(MazeOptions(("thirteenth",), set=(change,)))
 
 
 # --- BeCL -------------------------------------------------------------------------------------------------------------

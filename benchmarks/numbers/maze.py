@@ -4,29 +4,30 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from becl.measure.headings import MAZE_HEADINGS
 from benchmarks.numbers.files import RESULTS, markdown, read, read_json
-
-COLUMNS = {
-    "mutual_information": "I(S;Z)",
-    "accuracy": "accuracy",
-    "coverage": "coverage",
-    "coverage_per_skill": "coverage per skill",
-    "far": "far skills",
-    "geodesic": "distance",
-    "particle_entropy": "particle entropy",
-    "mine": "MINE",
-}
 
 
 def study(name: str) -> str:
     """Mean ± standard deviation over seeds of every configuration of a study."""
     summary = read_json(RESULTS / "maze" / name / "summary.json")
-    columns = [column for column in COLUMNS if column in next(iter(summary.values()))]
+    columns = [column for column in MAZE_HEADINGS if column in next(iter(summary.values()))]
     rows = []
     for label, found in summary.items():
         cells = (measured(found[column]["mean"], found[column]["std"], column) for column in columns)
         rows.append([labelled(label), f"{len(found['seeds'])}", *cells])
-    return markdown(["", "seeds", *(COLUMNS[column] for column in columns)], rows)
+    return markdown(["", "seeds", *(MAZE_HEADINGS[column] for column in columns)], rows)
+
+
+def mean(name: str, label: str, column: str) -> str:
+    """One number of a study: the mean over seeds."""
+    return spread(name, label, column).partition(" ±")[0]
+
+
+def spread(name: str, label: str, column: str) -> str:
+    """The same with its standard deviation."""
+    found = read_json(RESULTS / "maze" / name / "summary.json")[label][column]
+    return measured(found["mean"], found["std"], column)
 
 
 def search() -> str:
@@ -104,7 +105,9 @@ def metra_square() -> str:
 
 def metra_study() -> str:
     rows = read(RESULTS / "plugins" / "maze-comparison.csv")
-    names = {name: title for name, title in COLUMNS.items() if name in ("mutual_information", "accuracy", "coverage")}
+    names = {
+        name: title for name, title in MAZE_HEADINGS.items() if name in ("mutual_information", "accuracy", "coverage")
+    }
     names |= {"far": "far skills", "geodesic": "distance, cells"}
     columns = []
     for column in names:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.numbers import finetuning, maze, pretraining, speed, transfer
+from benchmarks.numbers import finetuning, maze, pretraining, report, speed, transfer
 from benchmarks.numbers.files import ROOT, copied
 
 BLOCK = re.compile(r"(<!-- numbers: ([^\n]+?) -->\n).*?(<!-- end of numbers -->)", re.DOTALL)
@@ -44,6 +44,8 @@ NUMBERS: dict[str, Callable[..., str]] = {
     "run-rate-with-compiling": speed.run_rate_with_compiling,
     "run-time": speed.run_time,
     "maze-run-seconds": maze.run_seconds,
+    "maze-mean": maze.mean,
+    "maze-spread": maze.spread,
     "walker-means": finetuning.walker_means,
     "walker-published": finetuning.walker_published,
 }
@@ -85,6 +87,10 @@ def main(args: Sequence[str] = ()) -> int:
             stale.append(path.relative_to(ROOT))
             if "--check" not in args:
                 path.write_text(new)
+    if report.text() != (ROOT / report.PAGE).read_text():
+        stale.append(report.PAGE)
+        if "--check" not in args:
+            report.write()
     for path in stale:
         print(f"{path}: {'does not agree with results/; make numbers' if '--check' in args else 'written anew'}")
     return 1 if stale and "--check" in args else 0

@@ -63,7 +63,7 @@ def choose_numbers(
 
 
 def check_seen(env: str) -> None:
-    """Refuses environments that cannot be seen."""
+    """Raises on environments that have no images."""
     if env in maze.names():
         raise UserError(f"--pixels: {env} is a maze, of which there are no images; {', '.join(envs.DOMAINS)} have them")
     if is_external(env):
@@ -71,7 +71,7 @@ def check_seen(env: str) -> None:
 
 
 def check_drawn(env: str, vision: Vision) -> None:
-    """Refuses robots that what is to draw them does not know, or that nothing can draw on this machine."""
+    """Raises on robots that cannot be drawn in the way asked for, or not on this machine."""
     make_frames(envs.DOMAINS[env.partition("_")[0]], vision.size, vision.drawing).close()
 
 

@@ -249,7 +249,7 @@ def run_env(options: FinetuneOptions, pretraining: Pretraining | None) -> str:
 
 
 def check_schedule(options: FinetuneOptions, run: OffPolicy) -> None:
-    """Refuses lengths of the run and of its evaluations that do not fit together."""
+    """Raises if the lengths of the run and of its evaluations do not fit together."""
     steps, interval = options.steps, interval_of(run)
     if steps < 0 or 0 < steps <= run.random_steps * interval:
         raise UserError(

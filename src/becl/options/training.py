@@ -213,9 +213,9 @@ class SweepOptions:
     """
 
     file: Annotated[tuple[str, ...], Positional, Value("SWEEP", tuple, several=True)]
-    """A TOML file (docs/sweeps.md), or a preset: smoke, paper-maze, paper-urlb, paper-ablations, or paper-figure10, 11
-    or 12. With the word status before it, only how far the sweep is. Or the word collect and two folders: what a report
-    needs of the first sweep is copied to the second."""
+    """A TOML file (docs/sweeps.md), or a preset: smoke, paper-maze, paper-urlb, paper-ablations, paper-figure10, 11 or
+    12, transfer, transfer-causes. With the word status before it, only how far the sweep is. Or the word collect and
+    two folders: what a report needs of the first sweep is copied to the second."""
     out: Annotated[Folder | None, Group("What and where")] = None
     """Folder for all results (default: what the file says, otherwise runs/sweep-NAME)."""
     group: Annotated[int | None, Group("How jobs run")] = None
