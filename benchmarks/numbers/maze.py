@@ -47,6 +47,35 @@ def search() -> str:
     return markdown(head, sorted(rows, key=lambda row: row[:6]))
 
 
+TRIPLE = ("mutual_information", "coverage", "far")
+FIGURE_4 = {
+    "DIAYN": ("diayn", "diayn"),
+    "DADS": ("dads", "dads"),
+    "CIC with random features": ("cic", "cic-released"),
+    "BeCL, κ 0.5, drawn in Figure 4": ("becl", "becl-released"),
+    "BeCL as printed": ("becl-paper", "becl-paper"),
+}
+"""Names in authors.csv, or ours where they have no such run; then runs of the comparison and of Figure 4."""
+
+
+def figure_4() -> str:
+    """Information, coverage and far skills of the authors' runs, with our settings and with theirs."""
+    authors = {row["run"]: row for row in read(RESULTS / "maze" / "authors.csv") if row["maze"] == "square_a"}
+    studies = [read_json(RESULTS / "maze" / name / "summary.json") for name in ("comparison", "figure4")]
+    rows = []
+    for name, labels in FIGURE_4.items():
+        cells = [triple([float(authors[name][column]) for column in TRIPLE]) if name in authors else ""]
+        for study, label in zip(studies, labels, strict=True):
+            cells.append(triple([study[label][column]["mean"] for column in TRIPLE]) + f" (`{label}`)")
+        rows.append([name, *cells])
+    ours, published = (len(next(iter(study.values()))["seeds"]) for study in studies)
+    return markdown(["", "authors' run", f"our settings, {ours} seeds", f"published settings, {published} seeds"], rows)
+
+
+def triple(values: Sequence[float]) -> str:
+    return " / ".join(f"{value:.{digits}f}" for value, digits in zip(values, (2, 2, 1), strict=True))
+
+
 def run_seconds(label: str) -> str:
     """Seconds of a run of the comparison, compiling included, mean over seeds."""
     return f"{read_json(RESULTS / 'maze' / 'comparison' / 'summary.json')[label]['seconds']['mean']:.0f}"

@@ -27,6 +27,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "maze": maze.study,
     "maze-cycle": maze.cycle,
     "maze-search": maze.search,
+    "maze-figure4": maze.figure_4,
     "metra-square": maze.metra_square,
     "metra-study": maze.metra_study,
     "precision": pretraining.precision,
