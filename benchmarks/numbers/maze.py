@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from becl.measure.headings import MAZE_HEADINGS
+from becl.runs.progress import counted
 from benchmarks.numbers.files import RESULTS, markdown, read, read_json
 
 
@@ -69,7 +70,8 @@ def figure_4() -> str:
             cells.append(triple([study[label][column]["mean"] for column in TRIPLE]) + f" (`{label}`)")
         rows.append([name, *cells])
     ours, published = (len(next(iter(study.values()))["seeds"]) for study in studies)
-    return markdown(["", "authors' run", f"our settings, {ours} seeds", f"published settings, {published} seeds"], rows)
+    seeds = [f"{kind} settings, {counted(n, 'seed')}" for kind, n in (("our", ours), ("published", published))]
+    return markdown(["", "authors' run", *seeds], rows)
 
 
 def triple(values: Sequence[float]) -> str:
