@@ -149,8 +149,8 @@ def test_more_seeds_become_part_of_the_run(finished, run, tmp_path, monkeypatch,
                 raise OSError(28, "No space left on device", str(path))
             write(path, text)
 
-        write = going_on.write_text
-        patch.setattr(going_on, "write_text", fail)
+        write = going_on.write_checked
+        patch.setattr(going_on, "write_checked", fail)
         assert main(["resume", str(run), "--seeds", "1,5"]) == 2
     capsys.readouterr()
     assert main(["resume", str(run)]) == 0

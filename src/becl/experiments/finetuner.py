@@ -9,7 +9,7 @@ from typing import Any
 
 from becl.envs.external import is_external
 from becl.experiments import memory
-from becl.experiments.environments import make_envs
+from becl.experiments.environments import check_here, make_envs
 from becl.experiments.finetuning import Finetuning, lane_keys
 from becl.experiments.judge import Judge
 from becl.experiments.lanes import MakeEnvironments, environments_of
@@ -25,11 +25,12 @@ from becl.learning.seeing import behind_camera
 from becl.measure.coverage import Coverage
 from becl.options import FinetuneOptions
 from becl.runs.callbacks import Callback
-from becl.runs.folder import six_digits, to_csv, write_text
+from becl.runs.folder import six_digits, to_csv
 from becl.runs.log import lane_name
 from becl.runs.progress import Progress, clock, counted, say
 from becl.runs.recording import Restored
 from becl.runs.session import Kept, Session, run_command
+from becl.runs.sums import write_checked
 
 CHECKPOINT_EVERY = FinetuneOptions.checkpoint_every
 # Evaluation has other starts than training, and the final score yet others, which are the same for every method.
@@ -59,6 +60,7 @@ class Finetuner:
         return self.finetuning.config()
 
     def open(self, stack: contextlib.ExitStack) -> Restorable:
+        check_here(self.finetuning.env, self.run)
         environments = stack.enter_context(contextlib.closing(self._surroundings(self.run.envs)))
         testing = self._surroundings(self.finetuning.eval_episodes, EVALUATION_SEED)
         self._judge = stack.enter_context(contextlib.closing(Judge(self.finetuning, testing, self.keys)))
@@ -107,7 +109,7 @@ class Finetuner:
             session.save()
             return False
         session.listeners.final(self.steps, finals)
-        write_text(self.out / "final.csv", to_csv([six_digits(row) for row in finals]))
+        write_checked(self.out / "final.csv", to_csv([six_digits(row) for row in finals]))
         save_policies(finetuning, self.out, state)
         return True
 

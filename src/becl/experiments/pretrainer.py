@@ -10,7 +10,7 @@ import jax
 
 from becl.envs.external import is_external
 from becl.experiments import memory
-from becl.experiments.environments import make_envs
+from becl.experiments.environments import check_here, make_envs
 from becl.experiments.going_on import continued, seconds_before
 from becl.experiments.pretraining import Pretraining, seed_keys
 from becl.experiments.snapshots import failure, save_snapshots
@@ -49,6 +49,7 @@ class Pretrainer:
     def open(self, stack: contextlib.ExitStack) -> Restorable:
         count = self.run.envs * len(self.labels)
         pretraining = self.pretraining
+        check_here(pretraining.env, self.run)
         environments = make_envs(pretraining.env, count, pretraining.seeds, self.run.vision, pretraining.episode_length)
         return stack.enter_context(contextlib.closing(environments))
 

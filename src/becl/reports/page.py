@@ -29,8 +29,9 @@ from becl.reports.names import domain_of, listed, pretty_method
 from becl.reports.runs import Found
 from becl.reports.sections.section import Section, outcome_of
 from becl.reports.tables import Cell
-from becl.runs.folder import to_csv, write_text
+from becl.runs.folder import to_csv
 from becl.runs.progress import counted
+from becl.runs.writing import write_text
 from becl.sharing import shared_command, shared_text
 from becl.terminal import console, table
 from becl.views.figures.style import save

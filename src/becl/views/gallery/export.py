@@ -7,8 +7,8 @@ from pathlib import Path
 
 from becl.errors import UserError, printable
 from becl.options import GalleryOptions
-from becl.runs.folder import write_text
 from becl.runs.progress import counted
+from becl.runs.writing import write_text
 from becl.views.filmstrip import is_folder
 from becl.views.gallery.gate import open_gate
 from becl.views.gallery.numbers import Numbers, label, numbers_of, table
