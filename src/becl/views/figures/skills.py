@@ -34,7 +34,7 @@ def skill_paths(
             points = (seconds, path[:, 0]) if along_a_line else (path[:, 0], path[:, 1])
             axes.plot(*points, color=palette[name], linewidth=0.6, alpha=0.7, rasterized=True)
     if along_a_line:
-        axes.set(xlabel="time (s)", ylabel="x from the start (m)")
+        axes.set(xlabel="time (s)" if step_seconds != 1 else "steps", ylabel="x from the start (m)")
         axes.margins(x=0)
     else:
         axes.set(xlabel="x from the start (m)", ylabel="y from the start (m)")
