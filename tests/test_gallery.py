@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from gallery_runs import make_run, skilless, square, walker  # noqa: F401
+from gymnasium.spaces import Box
 
 from becl.commands.cli import main
 from becl.envs import DOMAINS, maze
+from becl.envs.external import hand_over
 from becl.views.gallery import numbers as gallery_numbers
 from becl.views.gallery import server as gallery_server
 from becl.views.gallery.gate import open_gate
@@ -302,10 +305,16 @@ def test_bad_input_is_one_line(words, said, walker, skilless, tmp_path, monkeypa
     assert not list(tmp_path.iterdir())
 
 
-def test_an_environment_without_poses_is_one_line(tmp_path, capsys):
-    run = make_run(tmp_path / "run", "gym:Pendulum-v1", skills=2)
+class Unseen(gymnasium.Env):
+    """Has neither poses nor pictures."""
+
+    observation_space = action_space = Box(-1.0, 1.0, (1,))
+
+
+def test_an_environment_that_cannot_be_shown_is_one_line(tmp_path, capsys):
+    run = make_run(tmp_path / "run", hand_over(Unseen), skills=2)
     assert main(["gallery", str(run), "--export", str(tmp_path / "page.html")]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert "gym:Pendulum-v1 has no poses to draw" in error
+    assert "Unseen has no poses to draw" in error
     assert not (tmp_path / "page.html").exists()

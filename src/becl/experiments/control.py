@@ -72,7 +72,8 @@ def tasks_of_control(tasks: Sequence[str], pretraining: Pretraining | None) -> t
     if len(tasks) != 1 or not is_external(tasks[0]) or tasks[0] == pretraining.env:
         return resolve_tasks(tasks, pretraining)
     spec, own = spec_of(tasks[0]), pretraining.run.env
-    if pretraining.run.vision is not None or spec.action_dim != own.action_dim or spec.obs_dim < own.obs_dim:
+    same = (spec.action_dim, spec.discrete) == (own.action_dim, own.discrete)
+    if pretraining.run.vision is not None or not same or spec.obs_dim < own.obs_dim:
         raise UserError(
             f"--task {tasks[0]}: {spec.obs_dim} numbers and {spec.action_dim} actions; a task for skills of "
             f"{pretraining.env} needs {own.action_dim} actions, and its {own.obs_dim} numbers first"

@@ -80,7 +80,7 @@ def position_of(env: str, given: str | Sequence[int] | None) -> tuple[int, ...]:
 
 
 def check_seen(env: str) -> None:
-    """Refuses environments that cannot be seen."""
+    """Raises on environments that have no images."""
     if env in maze.names():
         raise UserError(f"--pixels: {env} is a maze, of which there are no images; {', '.join(envs.DOMAINS)} have them")
     if is_external(env):
@@ -88,16 +88,27 @@ def check_seen(env: str) -> None:
 
 
 def check_drawn(env: str, vision: Vision) -> None:
-    """Refuses robots that what is to draw them does not know, or that nothing can draw on this machine."""
+    """Raises on robots that cannot be drawn in the way asked for, or not on this machine."""
     make_frames(envs.DOMAINS[env.partition("_")[0]], vision.size, vision.drawing).close()
 
 
-def make_envs(env: str, count: int, seeds: Sequence[int], vision: Vision | None = None) -> Restorable:
-    """Makes `count` environments, shared equally by seeds."""
+def make_envs(
+    env: str, count: int, seeds: Sequence[int], vision: Vision | None = None, episode_length: int | None = None
+) -> Restorable:
+    """Makes `count` environments, shared equally by seeds. Episodes of mazes and robots may have a length that is not
+    their own, unless they are seen."""
     if vision is not None:
         return behind_camera(make_envs(env, count, seeds), vision)
     if is_external(env):
         return make_external(env, count, list(seeds))
     if env in maze.names():
-        return MazeBatch(maze.Maze(env), count, list(seeds))
-    return envs.make(env, count, list(seeds))
+        plan = maze.Maze(env) if episode_length is None else maze.Maze(env, episode_length=episode_length)
+        return MazeBatch(plan, count, list(seeds))
+    return envs.make(env, count, list(seeds), episode_length=episode_length)
+
+
+def changed_length(env: str, found: EnvSpec, vision: Vision | None = None) -> int | None:
+    """The length of episodes where it is not the environment's own."""
+    if vision is not None or is_external(env) or found.episode_length == spec_of(env).episode_length:
+        return None
+    return found.episode_length

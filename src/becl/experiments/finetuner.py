@@ -1,6 +1,7 @@
 """Runs finetuning: what a session does with it, and what the command prints."""
 
 import contextlib
+import functools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -44,7 +45,8 @@ class Finetuner:
     coverage: Coverage | None = None
 
     def __init__(self, finetuning: Finetuning, out: Path, make: MakeEnvironments = make_envs):
-        self.finetuning, self.out, self._make = finetuning, out, make
+        self.finetuning, self.out = finetuning, out
+        self._make: Callable[..., Restorable] = make
         self.run, self.keys = finetuning.run, lane_keys(finetuning)
         self.labels: list[dict[str, Any]] = [lane.label for lane in finetuning.lanes]
         self.steps, self.unit, self.log_every = finetuning.steps, finetuning.unit, finetuning.eval_every
@@ -115,8 +117,10 @@ class Finetuner:
 
     def _surroundings(self, each: int, offset: int = 0) -> Restorable:
         """`each` environments per lane; for a controller, environments in which a step is a stretch of one skill."""
-        finetuning = self.finetuning
-        found = behind_camera(environments_of(finetuning.lanes, each, self._make, offset), self.run.vision)
+        finetuning, make, length = self.finetuning, self._make, self.finetuning.episode_length
+        if length is not None:
+            make = functools.partial(make, episode_length=length)
+        found = behind_camera(environments_of(finetuning.lanes, each, make, offset), self.run.vision)
         if not isinstance(self.run.learner, Controller):
             return found
         assert self._pretrained is not None

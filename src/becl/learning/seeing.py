@@ -61,7 +61,7 @@ class Vision:
     """Which state of a transition carries the objective's gradient."""
     encoder: CNN = CNN()
     optimizer: Adam = Adam()
-    """Of the encoder, one for each loss that trains it."""
+    """The encoder's, one for each loss that trains it."""
 
     @property
     def images(self) -> Images:
@@ -100,7 +100,7 @@ class SeeingState(NamedTuple):
     """The encoder's optimiser for the critic's loss, where that trains it."""
     objective_opt: AdamState | tuple[()]
     inner: DDPGState
-    """Of the learner behind the encoder."""
+    """State of the learner behind the encoder."""
 
     @property
     def actor(self) -> Seer:

@@ -1,4 +1,4 @@
-"""`becl filmstrip`: snapshots along an episode, a row a skill or task, or a row a method of several runs."""
+"""`becl filmstrip`: snapshots along an episode, one row per skill or task, or one per method of several runs."""
 
 import contextlib
 import io
@@ -49,7 +49,7 @@ def is_folder(path: Path) -> bool:
         return False
 
 
-Labelled = tuple[str, list[np.ndarray], list[float]]
+Labelled = tuple[str, list[np.ndarray], list[str]]
 """What a row is called, its pictures and when they were taken."""
 
 
@@ -75,12 +75,18 @@ def rows_of(looks: Sequence[Look | Tuned], choice: Choice, options: FilmstripOpt
 
 def drawn(motion: Motion, skills: Sequence[int], labels: Sequence[str], choice: Choice, size: int) -> list[Labelled]:
     """Rows of a motion, drawn twice as large and averaged: smooth edges without any help of the renderer."""
-    times = [number * motion.frame_seconds for number in range(motion.frames)]
+    times = [moment(motion, number) for number in range(motion.frames)]
     with contextlib.closing(painter_of(motion, choice.renderer, 2 * size)) as painter:
         return [
             (label, [smaller(painter.frame(skill, number), size) for number in range(motion.frames)], times)
             for skill, label in zip(skills, labels, strict=True)
         ]
+
+
+def moment(motion: Motion, number: int) -> str:
+    """When a frame was: in seconds, or in steps where time is not known."""
+    passed = number * motion.frame_seconds
+    return f"{passed:.3g} s" if motion.timed else f"step {passed:.0f}"
 
 
 def liveliest(motion: Motion) -> int:
@@ -96,7 +102,7 @@ def captions_of(looks: Sequence[Look | Tuned]) -> list[str]:
 def strip(
     labels: Sequence[str],
     rows: Sequence[Sequence[np.ndarray]],
-    times: Sequence[float],
+    times: Sequence[str],
     captions: Sequence[str] = (),
 ) -> np.ndarray:
     """Rows of pictures with their names on the left, the time below and what they are of under it, as one picture."""
@@ -115,9 +121,8 @@ def strip(
     for row, label in enumerate(labels):
         middle = height - row * (size + gap) - size / 2
         figure.text((left - font / 2) / width, middle / height, label, ha="right", **style)
-    for column, seconds in enumerate(times):
+    for column, time in enumerate(times):
         middle = left + column * (size + gap) + size / 2
-        time = f"{seconds:.3g} s"
         figure.text(middle / width, (0.9 * font + below) / height, time, ha="center", color=MUTED, **style)
     for line, caption in enumerate(captions):
         middle = below - (line + 0.4) * 1.2 * font
@@ -133,7 +138,7 @@ def strip(
 
 
 def save_picture(picture: np.ndarray, path: Path) -> None:
-    """As a PNG of few colours, written whole or not at all."""
+    """Saves a PNG with few colours, whole or not at all."""
     from PIL import Image
 
     image = Image.fromarray(picture).quantize(COLORS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
