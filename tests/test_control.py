@@ -38,8 +38,9 @@ def runs(tmp_path_factory):
 
 def test_directions_are_picked_too_and_other_runs_stand_beside(runs, tmp_path, capsys):
     scratch, own = tmp_path / "scratch", tmp_path / "own"
-    becl.finetune(scratch="gym:Pendulum-v1", steps=100, envs=2, hidden=8, eval_episodes=1, final_episodes=2,
-                  set=["batch=8", "random_steps=40"], out=scratch, quiet=True)  # fmt: skip
+    words = ["finetune", "--scratch", "--task", "gym:Pendulum-v1", "--steps", "100", "--hidden", "8", *TINY[:2]]
+    words += ["--eval-episodes", "1", "--final-episodes", "2", "--set", "batch=8", "random_steps=40"]
+    assert becl.main([*words, "--out", str(scratch)]) == 0
     words = ["control", str(runs / "metra"), "--interval", "100", "--steps", "600", "--out", str(own), *TINY]
     assert becl.main([*words, "--beside", str(scratch)]) == 0
     shown = capsys.readouterr().out
