@@ -4,6 +4,7 @@
     python -m benchmarks.pretrain --full                    URLB's sizes, for a GPU
     python -m benchmarks.pretrain --full becl --env jaco --seeds 1 8 --precision bf16 tf32
     python -m benchmarks.pretrain --full becl --seeds 8 --kernels 40    where a GPU's time goes in an update
+    python -m benchmarks.pretrain becl rnd becl+rnd --processor         what an update costs a machine that is busy
 
 An update is one of the learner with the fits of the objective before it, amortised over those of one step of all
 environments. Rates vary between machines; compare the ratios.
@@ -29,11 +30,12 @@ from becl.objectives import METHODS
 from becl.options import PretrainOptions
 from becl.runs.provenance import device_name
 
-SMALL = ("batch=128", "replay.capacity=20000")
 REPEATS = 5
 
 
-def time_update(planned: Pretraining, kernels: int = 0) -> tuple[float, float]:
+def time_update(
+    planned: Pretraining, kernels: int = 0, clock: Callable[[], float] = time.perf_counter
+) -> tuple[float, float]:
     """Seconds of an update of all seeds together, and of compiling; prints so many of the kernels that take longest."""
     run = trial_of(planned.run)
     seeds = len(planned.seeds)
@@ -49,11 +51,11 @@ def time_update(planned: Pretraining, kernels: int = 0) -> tuple[float, float]:
 
     def call(count: int) -> float:
         nonlocal state
-        began = time.perf_counter()
+        began = clock()
         for number in range(count):
             state, _ = parts.store_and_learn(state, choice, outcome, np.int32(number))
         jax.block_until_ready(state)
-        return time.perf_counter() - began
+        return clock() - began
 
     compiling = call(1)
     once = call(1)
@@ -111,20 +113,27 @@ def main() -> None:
     parser.add_argument("--precision", nargs="+", default=["auto"])
     parser.add_argument("--envs", type=int, default=None)
     parser.add_argument("--kernels", type=int, default=0, metavar="N", help="print the N slowest kernels of an update")
+    parser.add_argument("--hidden", type=int, default=64, help="width of a laptop's networks")
+    parser.add_argument("--batch", type=int, default=128, help="of a laptop's sizes")
+    parser.add_argument("--processor", action="store_true", help="processor time of an update, and nothing else")
     args = parser.parse_args()
-    sizes = {} if args.full else {"hidden": 64, "set": SMALL}
+    sizes = {} if args.full else {"hidden": args.hidden, "set": (f"batch={args.batch}", "replay.capacity=20000")}
     print(f"{args.env} · {device_name()} · jax {jax.__version__} · {'URLB sizes' if args.full else 'small networks'}")
-    print("\n| method | precision | seeds | µs an update and seed | environment steps/s | compiling, s |")
-    print("|---|---|---|---|---|---|")
+    what = (
+        "processor time, µs an update and seed |" if args.processor else "µs an update and seed | environment steps/s |"
+    )
+    print(f"\n| method | precision | seeds | {what} compiling, s |")
+    print("|" + "---|" * (5 if args.processor else 6))
     for method in args.methods:
         for precision in args.precision:
             for count in args.seeds:
                 planned = make_pretraining(
                     PretrainOptions(args.env, method, tuple(range(count)), precision=precision, envs=args.envs, **sizes)
                 )
-                update, compiling = time_update(planned, args.kernels)
-                rate = time_loop(planned)
-                cells = (method, precision, count, f"{update / count * 1e6:,.0f}", f"{rate:,.0f}", f"{compiling:.0f}")
+                clock = time.process_time if args.processor else time.perf_counter
+                update, compiling = time_update(planned, args.kernels, clock)
+                rate = () if args.processor else (f"{time_loop(planned):,.0f}",)
+                cells = (method, precision, count, f"{update / count * 1e6:,.0f}", *rate, f"{compiling:.0f}")
                 print("| " + " | ".join(map(str, cells)) + " |", flush=True)
 
 

@@ -26,8 +26,15 @@ from becl.options.looking import (
     TrajectoriesOptions,
     VideoOptions,
 )
+from becl.options.training import (
+    ControlOptions,
+    FinetuneOptions,
+    MazeOptions,
+    PretrainOptions,
+    ResumeOptions,
+    SweepOptions,
+)
 from becl.options.training import Encoder as Encoder
-from becl.options.training import FinetuneOptions, MazeOptions, PretrainOptions, ResumeOptions, SweepOptions
 from becl.options.training import Precision as Precision
 from becl.specs import parse
 
@@ -37,6 +44,7 @@ OPTIONS: dict[str, type] = {
     "maze": MazeOptions,
     "pretrain": PretrainOptions,
     "finetune": FinetuneOptions,
+    "control": ControlOptions,
     "evaluate": EvaluateOptions,
     "reach": ReachOptions,
     "gallery": GalleryOptions,
