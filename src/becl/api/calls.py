@@ -53,6 +53,7 @@ def pretrain(
     precision: Precision | None = None,
     pixels: bool = False,
     encoder: Encoder | None = None,
+    encoder_weights: Place | None = None,
     objective_obs: str | Sequence[int] | None = None,
     normalize_obs: bool = False,
     set: Sequence[str] | Mapping[str, Any] = (),
@@ -79,6 +80,7 @@ def pretrain(
             "precision": precision,
             "pixels": pixels,
             "encoder": encoder,
+            "encoder_weights": encoder_weights,
             "objective_obs": objective_obs,
             "normalize_obs": normalize_obs,
             "set": set,
@@ -112,6 +114,7 @@ def finetune(
     precision: Precision | None = None,
     pixels: bool = False,
     encoder: Encoder | None = None,
+    encoder_weights: Place | None = None,
     set: Sequence[str] | Mapping[str, Any] = (),
     checkpoint_every: int = FINETUNING_CHECKPOINTS,
     out: Place | None = None,
@@ -125,8 +128,7 @@ def finetune(
     """
     if (run is None) == (scratch is None):
         raise UserError("finetune: a pretrained run, or scratch=...; one of them")
-    if scratch is not None:
-        tasks = scratch if isinstance(scratch, str) else hand_over(scratch)
+    tasks = tasks if scratch is None else scratch if isinstance(scratch, str) else hand_over(scratch)
     options = fill(
         FinetuneOptions,
         {
@@ -146,6 +148,7 @@ def finetune(
             "precision": precision,
             "pixels": pixels,
             "encoder": encoder,
+            "encoder_weights": encoder_weights,
             "set": set,
             "checkpoint_every": checkpoint_every,
             "out": out,

@@ -6,7 +6,7 @@ import gymnasium
 
 from becl import envs
 from becl.envs import maze
-from becl.envs.external import external_parts, external_spec, is_external, make_external
+from becl.envs.external import external_image, external_parts, external_spec, is_external, make_external
 from becl.envs.frames import make_frames
 from becl.envs.maze_batch import MazeBatch
 from becl.envs.spec import EnvSpec
@@ -66,21 +66,42 @@ def check_seen(env: str) -> None:
     """Refuses environments that cannot be seen."""
     if env in maze.names():
         raise UserError(f"--pixels: {env} is a maze, of which there are no images; {', '.join(envs.DOMAINS)} have them")
-    if is_external(env):
-        raise UserError(f"--pixels: {env} is not drawn here; {', '.join(envs.DOMAINS)} are")
+    if is_external(env) and external_image(env) is None:
+        raise UserError(f"--pixels: no observation of {env} is an image; {', '.join(envs.DOMAINS)} are drawn here")
+
+
+def shows_images(env: str) -> bool:
+    """Whether observations of somebody else's environment are images, which are seen without being asked for."""
+    return is_external(env) and external_image(env) is not None
+
+
+def seen_line(env: str, vision: Vision | None) -> str:
+    """What is seen of somebody else's environment, and what is not; nothing of others."""
+    image = external_image(env) if vision is not None and is_external(env) else None
+    if image is None or vision is None:
+        return ""
+    line = f"images: {image.height}×{image.width} of {env}"
+    if (image.height, image.width) != (vision.size, vision.size):
+        line += f", resized to {vision.size}×{vision.size} (vision.size)"
+    return line + (f"; not seen: {', '.join(image.others)}" if image.others else "")
 
 
 def check_drawn(env: str, vision: Vision) -> None:
     """Refuses robots that what is to draw them does not know, or that nothing can draw on this machine."""
+    if is_external(env):
+        return
     make_frames(envs.DOMAINS[env.partition("_")[0]], vision.size, vision.drawing).close()
 
 
 def make_envs(env: str, count: int, seeds: Sequence[int], vision: Vision | None = None) -> Restorable:
     """Makes `count` environments, shared equally by seeds."""
-    if vision is not None:
-        return behind_camera(make_envs(env, count, seeds), vision)
+    return behind_camera(make_plain(env, count, seeds, vision), vision)
+
+
+def make_plain(env: str, count: int, seeds: Sequence[int], vision: Vision | None = None) -> Restorable:
+    """The same, ready to be put behind a camera where there is a vision."""
     if is_external(env):
-        return make_external(env, count, list(seeds))
+        return make_external(env, count, list(seeds), images=vision is not None)
     if env in maze.names():
         return MazeBatch(maze.Maze(env), count, list(seeds))
     return envs.make(env, count, list(seeds))

@@ -1,6 +1,7 @@
 """Runs finetuning: what a session does with it, and what the command prints."""
 
 import contextlib
+import functools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -8,7 +9,8 @@ from typing import Any
 
 from becl.envs.external import is_external
 from becl.experiments import memory
-from becl.experiments.environments import make_envs
+from becl.experiments.encoder_weights import keep_weights
+from becl.experiments.environments import make_envs, make_plain, seen_line
 from becl.experiments.finetuning import Finetuning, lane_keys
 from becl.experiments.judge import Judge
 from becl.experiments.lanes import MakeEnvironments, environments_of
@@ -56,6 +58,7 @@ class Finetuner:
         return self.finetuning.config()
 
     def open(self, stack: contextlib.ExitStack) -> Restorable:
+        keep_weights(self.run, self.out)
         environments = stack.enter_context(contextlib.closing(self._surroundings(self.run.envs)))
         testing = self._surroundings(self.finetuning.eval_episodes, EVALUATION_SEED)
         self._judge = stack.enter_context(contextlib.closing(Judge(self.finetuning, testing, self.keys)))
@@ -115,7 +118,10 @@ class Finetuner:
     def _surroundings(self, each: int, offset: int = 0) -> Restorable:
         """`each` environments per lane; for a controller, environments in which a step is a stretch of one skill."""
         finetuning = self.finetuning
-        found = behind_camera(environments_of(finetuning.lanes, each, self._make, offset), self.run.vision)
+        make = self._make
+        if self.run.vision is not None and is_external(finetuning.env):
+            make = functools.partial(make_plain, vision=self.run.vision)
+        found = behind_camera(environments_of(finetuning.lanes, each, make, offset), self.run.vision)
         if not isinstance(self.run.learner, Controller):
             return found
         assert self._pretrained is not None
@@ -143,8 +149,9 @@ def finetune(
 
 
 def check_memory(finetuning: Finetuning) -> str:
-    """A line that says how much memory a run needs; refuses a run that cannot fit."""
-    return memory.check_memory(finetuning.run, len(finetuning.lanes), "lanes")
+    """What a run needs and sees, as in pretraining; refuses a run that cannot fit."""
+    line = memory.check_memory(finetuning.run, len(finetuning.lanes), "lanes")
+    return "\n".join(filter(None, (line, seen_line(finetuning.env, finetuning.run.vision))))
 
 
 def describe(finetuning: Finetuning) -> Iterator[str]:

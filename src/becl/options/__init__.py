@@ -27,7 +27,14 @@ from becl.options.looking import (
     VideoOptions,
 )
 from becl.options.training import Encoder as Encoder
-from becl.options.training import FinetuneOptions, MazeOptions, PretrainOptions, ResumeOptions, SweepOptions
+from becl.options.training import (
+    EncoderWeightsOptions,
+    FinetuneOptions,
+    MazeOptions,
+    PretrainOptions,
+    ResumeOptions,
+    SweepOptions,
+)
 from becl.options.training import Precision as Precision
 from becl.specs import parse
 
@@ -48,6 +55,7 @@ OPTIONS: dict[str, type] = {
     "resume": ResumeOptions,
     "export": ExportOptions,
     "plot": PlotOptions,
+    "encoder-weights": EncoderWeightsOptions,
     "envs": EnvsOptions,
     "methods": MethodsOptions,
     "theory": TheoryOptions,
