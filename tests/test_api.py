@@ -417,6 +417,8 @@ def test_specs_of_older_folders_still_fit(run):
     from becl.specs import to_dict
 
     assert "normalize" not in to_dict(becl.DDPG())
+    assert to_dict(becl.envs.EnvSpec(3, 2, 10)) == [3, 2, 10]
+    assert to_dict(becl.envs.EnvSpec(3, 2, 10, discrete=True)) == [3, 2, 10, True]
     assert to_dict(becl.DDPG(normalize=True))["normalize"] is True
     config = json.loads((run.folder / "config.json").read_text())
     assert config["run"]["learner"]["normalize"] is True

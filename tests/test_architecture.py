@@ -1,6 +1,8 @@
 """The shape of the code: files and functions fit a screen or a few, names are unique, imports go down and are light."""
 
 import ast
+import re
+import runpy
 import subprocess
 import sys
 from collections import Counter
@@ -82,6 +84,14 @@ def test_rooms_use_only_the_rooms_below_them():
     check = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
     done = subprocess.run([sys.executable, "-c", check], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
+
+
+def test_the_figure_shows_every_room_and_who_uses_whom():
+    """Drawn anew by `python docs/figures/architecture.py`."""
+    drawing = runpy.run_path(str(ROOT / "docs" / "figures" / "architecture.py"))
+    assert {path.parent.name for path in SOURCE.glob("*/__init__.py")} - {"options"} == {*drawing["PLACES"]}
+    shown = re.findall(r'id="(\w+)-uses-(\w+)"', (ROOT / "docs" / "figures" / "architecture.svg").read_text())
+    assert sorted(shown) == sorted(drawing["needed"](drawing["room_imports"]()))
 
 
 def test_light_modules_load_neither_jax_nor_mujoco():

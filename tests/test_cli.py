@@ -38,8 +38,8 @@ BAD = [
     (["maze", "--methods", "becl", "becl"], "becl given more than once", "--methods"),
     (["maze", "--cycles", "0"], "--cycles 0", "at least 1"),
     (["maze", "--workers", "0"], "--workers 0", "at least 1"),
-    (["maze", "--set", "becl:positve=mean"], "unknown option", "'positive'"),
-    (["maze", "--set", "becl:positive=neerest"], "unknown value", "'nearest'"),
+    (["maze", "--methods", "becl-paper", "--set", "becl-paper:positve=mean"], "unknown option", "'positive'"),
+    (["maze", "--methods", "becl-paper", "--set", "becl-paper:positive=neerest"], "unknown value", "'nearest'"),
     (["maze", "--set", "becl:temperature=-1"], "temperature -1", "greater than 0"),
     (["maze", "--set", "becl:temperature=warm"], "temperature=warm", "expected a number"),
     (["maze", "--set", "temperature=0.2"], "diayn has no temperature", "becl:temperature=0.2"),
@@ -221,7 +221,7 @@ def test_listings(command, capsys):
 
 def test_options_of_a_method_are_shown(capsys):
     assert main(["methods", "becl"]) == 0
-    assert '"temperature": 0.2' in capsys.readouterr().out
+    assert '"ramp": 0.12' in capsys.readouterr().out
 
 
 def test_seeds():

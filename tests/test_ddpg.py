@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from becl.envs.spec import EnvSpec
-from becl.learning.ddpg import DDPG, into_range, values
+from becl.learning.ddpg import DDPG, choose, into_range, values
 from becl.learning.replay import Transitions
 from becl.nn.adam import Adam
 from becl.skills import NoSkill, OneHot, SkillSpace, Sphere
@@ -172,6 +172,45 @@ def train(learner, batch_of, steps, skills=NoSkill()):
         return learner.update(state, batch_of(batch_key), update_key)
 
     return jax.jit(lambda s: jax.lax.scan(step, s, jax.random.split(jax.random.key(1), steps)))(state)
+
+
+def test_choices_are_drawn_from_a_softmax_with_its_gradient():
+    worth, sigma, count = jnp.array([0.3, -0.2, 0.1]), 0.4, 20_000
+    keys = jax.random.split(jax.random.key(0), count)
+    drawn = np.asarray(jax.vmap(lambda key: choose(worth, sigma, key))(keys))
+    assert set(np.unique(drawn)) == {0.0, 1.0}
+    odds = np.exp(np.array([0.3, -0.2, 0.1]) / sigma)
+    share = odds / odds.sum()
+    np.testing.assert_allclose(drawn.mean(0), share, atol=5 * np.sqrt(0.25 / count))
+
+    payoff, key = np.array([1.0, 2.0, 4.0]), keys[7]
+    found = jax.grad(lambda worth: choose(worth, sigma, key) @ jnp.asarray(payoff, jnp.float32))(worth)
+    noisy = np.asarray(worth, float) / sigma + np.asarray(jax.random.gumbel(key, (3,)), float)
+    soft = np.exp(noisy) / np.exp(noisy).sum()
+    np.testing.assert_allclose(found, soft * (payoff - soft @ payoff) / sigma, rtol=1e-4)
+
+
+def test_losses_of_choices_are_the_equations_with_the_choices_drawn():
+    """As with numbers: y from the target policy's draw, and the policy's loss at another one."""
+    env = ENV._replace(discrete=True)
+    learner = DDPG(hidden=16, stddev=0.3)
+    state = learner.init(jax.random.key(0), env, OneHot(4))
+    batch = transitions()
+    batch = batch._replace(action=jax.nn.one_hot(jnp.arange(8) % 2, 2))
+    key = jax.random.key(5)
+    _, metrics = learner.update(state, batch, key)
+
+    def drawn(inputs, key):
+        return np.eye(2)[np.argmax(naive_policy(state.actor, inputs) + 0.3 * np.asarray(gumbel(key, (8, 2))), -1)]
+
+    gumbel = jax.random.gumbel
+    target_key, _ = jax.random.split(key)
+    here, there = (np.concatenate([obs, batch.skill], 1) for obs in (batch.obs, batch.next_obs))
+    following = naive_values(state.target, np.concatenate([there, drawn(there, target_key)], 1)).min(0)
+    goal = np.asarray(batch.reward) + 0.97 * following
+    q = naive_values(state.critic, np.concatenate([here, batch.action], 1))
+    np.testing.assert_allclose(metrics["goal"], goal.mean(), rtol=1e-4)
+    np.testing.assert_allclose(metrics["critic_loss"], ((q - goal) ** 2).mean(1).sum(), rtol=1e-3)
 
 
 def test_values_of_a_reward_that_never_changes():

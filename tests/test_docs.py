@@ -1,6 +1,7 @@
 """The documentation keeps up with the code: every option is on its page, no link leads nowhere, and all code runs."""
 
 import dataclasses
+import importlib.util
 import os
 import re
 import subprocess
@@ -132,6 +133,11 @@ INSTALLED: dict[str, dict[str, str]] = {
         "gymnasium.register('mypackage/Arm-v0', 'gymnasium.envs.classic_control:PendulumEnv', max_episode_steps=50)\n"
     },
 }
+STAND_IN = ROOT / "tests" / "stand_in"
+if importlib.util.find_spec("stable_baselines3") is None:  # It needs PyTorch.
+    INSTALLED["docs/intrinsic.md"] = {
+        path.relative_to(STAND_IN).as_posix(): path.read_text() for path in STAND_IN.rglob("*.py")
+    }
 RUNNABLE = [text for text in TEXTS if blocks(text.read_text())]
 
 
@@ -154,6 +160,7 @@ def test_code_blocks_run(page: Path, shared: Shared, tmp_path: Path, monkeypatch
     for folder in (installed, work):
         folder.mkdir()
     for file, text in INSTALLED.get(name, {}).items():
+        (installed / file).parent.mkdir(parents=True, exist_ok=True)
         (installed / file).write_text(text)
     with importable(installed), stage(work, monkeypatch):
         player = Player(name, shared)

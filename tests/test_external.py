@@ -1,9 +1,11 @@
 """Environments that nobody here wrote, and one whose every number is known."""
 
 import csv
+import json
 import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -11,16 +13,31 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete
+from dm_env.specs import DiscreteArray
+from gallery_runs import make_run
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
+import becl
 from becl.commands.cli import main
 from becl.envs.dm_env import DmEnvironment
-from becl.envs.external import GymBatch, Layout, action_scale, external_spec, gym_maker, is_external, make_external
+from becl.envs.external import (
+    LENGTH,
+    GymBatch,
+    Layout,
+    actions_of,
+    external_spec,
+    gym_maker,
+    is_external,
+    make_external,
+)
+from becl.envs.spec import EnvSpec
 from becl.errors import UserError
+from becl.export.files import load_policy
 from becl.learning.ddpg import DDPG
 from becl.learning.offpolicy import OffPolicy
 from becl.learning.replay import Replay
 from becl.learning.training import train
+from becl.nn.adam import Adam
 from becl.objectives.extrinsic import Extrinsic
 from becl.trust import trust
 
@@ -99,6 +116,64 @@ def test_actions_are_scaled_to_their_ranges():
     batch.close()
 
 
+class Levers(gymnasium.Env):
+    """Three levers, numbered from 5; the middle one pays. Ends after four steps."""
+
+    observation_space = Box(0.0, 1.0, (1,), np.float32)
+    action_space = Discrete(3, start=5)
+
+    def __init__(self):
+        self.pulled: list[Any] = []
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.left = 4
+        return np.ones(1, np.float32), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        self.pulled.append(int(action))
+        self.left -= 1
+        return np.ones(1, np.float32), float(action == 6), False, self.left == 0, {}
+
+
+def test_the_choice_with_the_largest_number_is_taken():
+    batch = GymBatch(Levers, 2, 0)
+    assert batch.spec == EnvSpec(1, 3, LENGTH, discrete=True)
+    batch.reset()
+    batch.step(np.array([[1, 0, 0], [0, 0, 1]], np.float32))
+    batch.step(np.array([[-0.9, -0.2, -0.3], [0.1, 0.2, 0.1]], np.float32))
+    assert [env.unwrapped.pulled for env in batch._envs.envs] == [[5, 6], [7, 6]]
+    assert batch.to_action(np.array([0.0, 0.0, 0.1])) == 7
+    batch.close()
+
+
+def test_choices_of_dm_env_are_choices():
+    spec = DiscreteArray(4, dtype=np.int32)
+    inner = SimpleNamespace(action_spec=lambda: spec, observation_spec=dict)
+    assert DmEnvironment(lambda seed: inner).action_space == Discrete(4)
+
+
+def test_one_hot_choices_are_stored_and_the_one_that_pays_is_learned():
+    """And the same choice is pulled as is stored."""
+    run = OffPolicy(
+        GymBatch(Levers, 1).spec, Extrinsic(), DDPG(hidden=16, optimizer=Adam(1e-2)),
+        Replay(2000, nstep=1), envs=4, batch=32, random_steps=80,
+    )  # fmt: skip
+    batch = GymBatch(Levers, 4, 0)
+    *_, last = train(run, batch, jnp.stack([jax.random.key(0)]), 800)
+    rows = jax.tree.map(lambda leaf: np.asarray(leaf[0][:199]), last.state.replay.steps)
+    assert set(np.unique(rows.action)) == {0.0, 1.0}
+    np.testing.assert_array_equal(rows.action.sum(-1), np.ones((199, 4)))  # The last step is stored with the next.
+    pulled = np.stack([env.unwrapped.pulled for env in batch._envs.envs], axis=1)[:199]
+    np.testing.assert_array_equal(5 + rows.action.argmax(-1), pulled)
+    first = np.bincount(pulled[:20].ravel() - 5, minlength=3)
+    assert first.min() > 10  # Of 80 at random.
+    learner = jax.tree.map(lambda leaf: leaf[0], last.state.learner)
+    assert np.asarray(learner.actor(jnp.ones(1))).argmax() == 1
+    batch.close()
+
+
 def test_seeds_are_passed_on_and_share_the_copies():
     both = GymBatch(Corridor, 4, [3, 9])
     starts = both.reset()[:, :2]
@@ -166,7 +241,6 @@ def test_names():
 @pytest.mark.parametrize(
     ("env", "words"),
     [
-        ("gym:CartPole-v1", "actions are Discrete: continuous ones (Box) are supported"),
         ("gym:Pendulum-v2", "did you mean 'Pendulum-v1'"),
         ("gym:no_such_package/Arm-v0", "no_such_package cannot be imported"),
         ("dmc:cheetah_ran", "did you mean 'cheetah_run'"),
@@ -186,9 +260,9 @@ def test_what_cannot_be_used_is_said_in_one_line(env, words, tmp_path, monkeypat
 
 def test_spaces_that_are_no_numbers_are_refused():
     with pytest.raises(UserError, match="no bounds"):
-        action_scale(Box(-np.inf, np.inf, (2,)))
-    with pytest.raises(UserError, match="Discrete"):
-        action_scale(Discrete(3))
+        actions_of(Box(-np.inf, np.inf, (2,)))
+    with pytest.raises(UserError, match=r"actions are MultiDiscrete: numbers \(Box\) and a single choice \(Discrete\)"):
+        actions_of(MultiDiscrete([3, 2]))
     with pytest.raises(UserError, match="'words' is Text"):
         Layout(Dict({"words": gymnasium.spaces.Text(5)}))
 
@@ -206,7 +280,7 @@ def test_a_package_is_imported_for_its_environments(tmp_path, monkeypatch):
     assert batch.spec.episode_length == 1000  # It has no limit of its own.
 
 
-@pytest.mark.parametrize("env", ["gym:Pendulum-v1", "dmc:point_mass_easy"])
+@pytest.mark.parametrize("env", ["gym:Pendulum-v1", "dmc:point_mass_easy", "gym:CartPole-v1"])
 def test_from_pretraining_to_scores(env, tmp_path, capsys):
     run, tuned = tmp_path / "run", tmp_path / "tuned"
     with warnings.catch_warnings():
@@ -270,3 +344,23 @@ def test_what_is_no_model_has_no_place():
     batch = make_external("gym:Pendulum-v1", 2, 0)
     batch.reset()
     assert batch.places().shape == (2, 0)
+
+
+def test_a_skill_of_choices_is_a_function_of_observations_and_exports_a_number_for_each(tmp_path):
+    run = make_run(tmp_path / "run", "gym:CartPole-v1", skills=2)
+    env = gymnasium.make("CartPole-v1")
+    skill = becl.load(run).skill(1)
+    obs, _ = env.reset(seed=0)
+    chosen = [skill(obs)]
+    for _ in range(5):
+        obs, *_ = env.step(chosen[-1])
+        chosen.append(skill(obs))
+    assert all(env.action_space.contains(action) for action in chosen)
+    assert main(["export", str(run), "--skill", "1", "--out", str(tmp_path / "skill.npz")]) == 0
+    with np.load(tmp_path / "skill.npz") as file:
+        about = json.loads(str(file["about"]))
+    assert about["action_dim"] == 2
+    assert about["action_range"] == "one number in [-1, 1] for each choice; the action is the choice with the largest"
+    numbers = load_policy(tmp_path / "skill.npz")(np.asarray(obs))
+    assert numbers.shape == (2,)
+    assert numbers.argmax() == chosen[-1]

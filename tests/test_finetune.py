@@ -817,6 +817,7 @@ BAD = [
     (["{becl}", "--set", "reward_scale=nan"], "reward_scale nan", "must be greater than 0"),
     (["{becl}", "--transfer", "all"], "all", "critic-released"),
     (["{becl}", "--set", "batch=0"], "batch 0", "greater than 0"),
+    (["{becl}", "--set", "env.episode_length=9"], "env.episode_length=9", "as long as in pretraining"),
     (["{becl}", "--set", "temperature=1"], "'temperature'", "allowed"),
     (["{becl}", "--scratch"], "name the folder of a pretrained run, or --scratch", "not both"),
     ([], "name the folder of a pretrained run", "--scratch"),
@@ -854,6 +855,23 @@ def test_bad_input_is_one_line_exit_2_and_nothing_written(args, wrong, allowed, 
     assert wrong in error
     assert allowed in error
     assert not list(tmp_path.iterdir())
+
+
+def test_tasks_have_episodes_as_long_as_pretraining_had(becl, tmp_path):
+    planned = make_pretraining(PretrainOptions("walker", "becl", set=["env.episode_length=30"]))
+    options = FinetuneOptions(Path("planned"), TASKS, steps=5000)
+    for made, expected in (
+        (make_finetuning(options, planned), 30),
+        (make_finetuning(dataclasses.replace(options, skill="meta"), planned), 30),
+        (tiny(None, set=["env.episode_length=20"], steps=5000), 20),
+        (tiny(becl), None),
+    ):
+        assert made.episode_length == expected
+    surroundings = finetune_file.Finetuner(made, tmp_path)._surroundings
+    scratch = finetune_file.Finetuner(tiny(None, set=["env.episode_length=20"], steps=5000), tmp_path)
+    for found, length in ((surroundings(1), LENGTH), (scratch._surroundings(1), 20)):
+        with contextlib.closing(found):
+            assert found.spec.episode_length == length
 
 
 def test_a_folder_of_finetuning_is_no_pretrained_run(finished, tmp_path, monkeypatch, capsys):

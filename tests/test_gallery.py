@@ -6,20 +6,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from gallery_runs import make_run, skilless, square, walker  # noqa: F401
+from gymnasium.spaces import Box
 
 from becl.commands.cli import main
 from becl.envs import DOMAINS, maze
+from becl.envs.external import hand_over
 from becl.views.gallery import numbers as gallery_numbers
 from becl.views.gallery import server as gallery_server
 from becl.views.gallery.gate import open_gate
 from becl.views.gallery.numbers import Numbers, kept, label, numbers_of, table
 from becl.views.gallery.page import Page
-from becl.views.gallery.scene import MazeStage, RobotStage, extent, layout_of, moves
+from becl.views.gallery.scene import MazeStage, RobotStage, extent, layout_of, moves, stage_of
 from becl.views.gallery.shapes import parts_of
 from becl.views.poses import Bodies, Motion, bodies_of, look_at, motion_of
+from becl.views.seen import SeenMoments
 
 
 class Handle:
@@ -46,6 +50,10 @@ class Scene:
 
     def add_line_segments(self, name, points, color, **rest) -> Handle:
         self.things[name] = Handle(points=points, color=color, visible=True, **rest)
+        return self.things[name]
+
+    def add_image(self, name, image, width, height, **rest) -> Handle:
+        self.things[name] = Handle(image=image, visible=True, **rest)
         return self.things[name]
 
     def add_box(self, name, **rest) -> Handle:
@@ -111,6 +119,18 @@ class TestRobotStage:
         stage.pick(None)
         assert all(scene.things[f"/label-{i}"].visible for i in range(3))
         assert scene.things["/part-0"].batched_scales.tolist() == [1, 1, 1]
+
+    def test_screens_show_what_was_seen_last(self):
+        motion, scene = random_motion("walker", skills=2, frames=7), Scene()
+        pictures = np.random.default_rng(0).integers(0, 256, (2, 3, 8, 8, 3), np.uint8)
+        stage = stage_of(scene, motion, ["a", "b"], SeenMoments(pictures, np.array([0, 3, 6])))
+        for frame, moment in enumerate([0, 0, 0, 1, 1, 1, 2]):
+            stage.show(frame)
+            for skill in range(2):
+                np.testing.assert_array_equal(scene.things[f"/screen-{skill}"].image, pictures[skill, moment])
+        stage.pick(1)
+        assert [scene.things[f"/screen-{skill}"].visible for skill in range(2)] == [False, True]
+        assert not scene.things["/label-1"].visible
 
     def test_extent_is_that_of_every_vertex(self):
         motion = random_motion("walker", skills=2, frames=3)
@@ -302,10 +322,16 @@ def test_bad_input_is_one_line(words, said, walker, skilless, tmp_path, monkeypa
     assert not list(tmp_path.iterdir())
 
 
-def test_an_environment_without_poses_is_one_line(tmp_path, capsys):
-    run = make_run(tmp_path / "run", "gym:Pendulum-v1", skills=2)
+class Unseen(gymnasium.Env):
+    """Has neither poses nor pictures."""
+
+    observation_space = action_space = Box(-1.0, 1.0, (1,))
+
+
+def test_an_environment_that_cannot_be_shown_is_one_line(tmp_path, capsys):
+    run = make_run(tmp_path / "run", hand_over(Unseen), skills=2)
     assert main(["gallery", str(run), "--export", str(tmp_path / "page.html")]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert "gym:Pendulum-v1 has no poses to draw" in error
+    assert "Unseen has no poses to draw" in error
     assert not (tmp_path / "page.html").exists()

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import jax
 import numpy as np
 import pytest
 from golden.pieg import weights_of
@@ -32,7 +31,7 @@ class Dot(gymnasium.Env):
     """A bright square that is pushed about; its picture says where it is and how many steps were taken."""
 
     observation_space: Any = spaces.Box(0, 255, (HEIGHT, WIDTH, 3), np.uint8)
-    action_space = spaces.Box(-1, 1, (2,))
+    action_space: Any = spaces.Box(-1, 1, (2,))
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
@@ -55,11 +54,16 @@ class Dot(gymnasium.Env):
 
 
 class Both(Dot):
-    """The same in grey, channels first, beside numbers."""
+    """The same in grey, channels first, beside numbers; it is pushed one of three ways."""
+
+    action_space: Any = spaces.Discrete(3)
 
     observation_space = spaces.Dict(
         {"camera": spaces.Box(0, 255, (1, HEIGHT, WIDTH), np.uint8), "speed": spaces.Box(-1, 1, (2,))}
     )
+
+    def step(self, action: Any) -> Any:
+        return super().step(((1, 0), (-1, 0), (0, 1))[int(action)])
 
     def shown(self) -> Any:
         return {"camera": self.picture()[None, ..., 0], "speed": np.zeros(2, np.float32)}
@@ -223,15 +227,16 @@ def test_later_commands_see_too(run, tmp_path, capsys):
 
 
 def test_pieg_sees_other_peoples_images(tmp_path):
-    """Also where what the frozen layers make of them is kept."""
+    """Also where what the frozen layers make of them is kept, and where actions are choices."""
     weights = tmp_path / "weights.safetensors"
     save_weights(Weights("efficientnet-lite0", weights_of(shapes_of("efficientnet-lite0"))), weights)
     words = [word for word in command("py:test_images:both", tmp_path / "run") if not word.startswith("vision.encoder")]
     words.insert(words.index("--out"), "vision.shift=0")
     words.insert(words.index("--out"), "vision.encoder.statistics=fixed")
     assert main([*words, "--encoder", "pieg", "--encoder-weights", str(weights)]) == 0
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert config["run"]["vision"]["encoder"]["statistics"] == "fixed"
+    config = json.loads((tmp_path / "run" / "config.json").read_text())["run"]
+    assert config["vision"]["encoder"]["statistics"] == "fixed"
+    assert config["env"] == [16, 3, LENGTH, True]
 
 
 def test_a_run_that_is_resumed_begins_new_episodes(run, tmp_path, monkeypatch):
@@ -256,7 +261,7 @@ def test_a_run_that_is_resumed_begins_new_episodes(run, tmp_path, monkeypatch):
 def test_environments_of_numbers_stay_as_they_are():
     planned = make_pretraining(PretrainOptions("gym:Pendulum-v1", "diayn", steps=10_000))
     assert planned.run.vision is None
-    assert jax.tree.leaves(planned.run.env) == [3, 1, 200]
+    assert planned.run.env == (3, 1, 200, False)
 
 
 @pytest.mark.parametrize(

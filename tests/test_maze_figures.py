@@ -54,6 +54,17 @@ def test_the_released_formula_is_the_run_already_measured():
     assert to_dict(study("figure4").runs["becl-released"]) == kept["runs"]["becl-released"]
 
 
+def test_settings_are_those_of_which_results_are_kept():
+    """Today's of every method, and the former ones of `becl` by the words that the pages give."""
+    kept = load_study(RESULTS / "comparison", seeds=()).runs
+    assert study("estimates", methods=tuple(kept)).runs == kept
+    words = "positive=nearest temperature=0.2 ramp=0.35 learner.entropy_weight=0.07"
+    (former,) = study("estimates", methods=("becl-paper",), set=tuple(words.split())).runs.values()
+    assert former == load_study(RESULTS / "becl-earlier" / "400-404", seeds=()).runs["becl"]
+    for page in ("CHANGELOG.md", "docs/maze.md", "docs/methods/becl.md"):
+        assert words in " ".join((RESULTS.parents[1] / page).read_text().split())
+
+
 def test_figures_have_the_papers_axes():
     kappas = study("figure6", methods=("becl-released",)).runs.values()
     assert [getattr(run.objective, "temperature", None) for run in kappas] == [1.0, 0.5, 0.1, 0.01]

@@ -15,7 +15,7 @@ from distinct import RELATIVES, distinct
 
 from becl import testing
 from becl.errors import UserError
-from becl.experiments.maze_study import make_run
+from becl.experiments.maze_study import make_run, make_study
 from becl.experiments.pretraining import make_pretraining, spec_classes
 from becl.nn.adam import Adam, AdamState, with_optimizers, without_optimizers
 from becl.nn.networks import Moments, Network, Widths, hidden_widths, with_hidden
@@ -33,9 +33,10 @@ from becl.objectives.extrinsic import Extrinsic
 from becl.objectives.particles import RunningScale, init_scale, nearest_distances, particle_reward, update_scale
 from becl.objectives.proto import ProtoRL
 from becl.objectives.protocol import chance_reward
+from becl.objectives.registry import STUDIED
 from becl.objectives.smm import SMM
 from becl.objectives.total import named_parts
-from becl.options import PretrainOptions
+from becl.options import MazeOptions, PretrainOptions
 from becl.skills import OneHot
 from becl.specs import from_dict, to_dict
 from becl.testing import ENV, make_batch, small
@@ -254,6 +255,16 @@ def test_the_command_sets_the_widths_of_a_thirteenth_method(monkeypatch):
         make_pretraining(PretrainOptions("square_a", "thirteenth", set=("tail=0",)))
 
 
+@pytest.mark.parametrize("change", ["pace.learning_rate=0", "tower.deep.hidden=8,0", "tail=0"])
+def test_a_maze_study_checks_the_options_of_a_thirteenth_method_by_their_type(change, monkeypatch):
+    own = Method(Thirteenth(), "competence", "a toy", finetune_skill="random", maze=MazeStudy())
+    for registry in (METHODS, STUDIED):
+        monkeypatch.setitem(registry, "thirteenth", own if registry is METHODS else own.maze)
+    make_study(MazeOptions(("thirteenth",)))
+    with pytest.raises(UserError, match=f"^{change.partition('=')[0]} 0: must be greater than 0"):
+        make_study(MazeOptions(("thirteenth",), set=(change,)))
+
+
 # --- BeCL -------------------------------------------------------------------------------------------------------------
 
 
@@ -363,6 +374,20 @@ def test_becl_reward_is_bounded_even_at_low_temperature():
 
         grads = jax.grad(loss)((state.encoder, state.head))
         assert all(np.all(np.isfinite(g)) for g in jax.tree.leaves(grads))
+
+
+@pytest.mark.parametrize("objective", [BeCL(), BeCL(positive="nearest"), BeCLReleased()])
+def test_becl_contrasts_both_ends_of_a_transition_as_one_long_state(objective):
+    """Section 3.4: sub-trajectories in place of states."""
+    batch, key = make_batch(), jax.random.key(0)
+    joined = batch._replace(next_obs=jnp.concatenate([batch.obs, batch.next_obs], 1))
+    both = dataclasses.replace(small(objective), state="both")
+    wide = dataclasses.replace(both, state="next_obs")
+    one, other = both.init(key, ENV), wide.init(key, ENV._replace(obs_dim=2 * ENV.obs_dim))
+    for _ in range(2):
+        one, other = both.fit(one, batch, key)[0], wide.fit(other, joined, key)[0]
+        jax.tree.map(np.testing.assert_array_equal, one, other)
+    np.testing.assert_array_equal(both.reward(one, batch, key)[1], wide.reward(other, joined, key)[1])
 
 
 def test_becl_scale_is_the_papers_whatever_the_batch():

@@ -127,7 +127,7 @@ def test_rays_draw_what_the_simulations_do():
     first = np.asarray(pictures.reset())
     step = pictures.step(actions(1, 2)[0])
     assert first.shape == (2, 16, 16, 6)
-    assert pictures.spec == (16 * 16 * 6, 6, 500)
+    assert pictures.spec == (16 * 16 * 6, 6, 500, False)
     np.testing.assert_array_equal(np.asarray(step.obs)[..., :3], first[..., -3:])
     np.testing.assert_array_equal(np.asarray(step.obs)[..., 3:], frames.draw(np.asarray(inner.qpos)))
     assert (first[0] != first[1]).any()

@@ -151,7 +151,7 @@ def planned(method: str = "becl", *settings: str, **options):
 def test_sizes_are_urlbs():
     run = planned()
     assert run.vision == Vision()
-    assert run.env == (39_200, 6, LENGTH // 2)
+    assert run.env == (39_200, 6, LENGTH // 2, False)
     assert (run.batch, run.replay.nstep, run.random_steps) == (256, 1, 2000)
     assert run.updates * 2 == run.envs
     for method, width in (("becl", 50), ("cic", 1024)):

@@ -28,7 +28,7 @@ from becl.experiments import memory as memory_file
 from becl.experiments import pretraining as pretrain_file
 from becl.experiments.environments import make_envs
 from becl.experiments.memory import memory
-from becl.experiments.pretrainer import check_memory, pretrain
+from becl.experiments.pretrainer import Pretrainer, check_memory, pretrain
 from becl.experiments.pretraining import load_pretraining, make_pretraining, seed_keys
 from becl.experiments.snapshots import load_snapshot, snapshot_path
 from becl.learning.offpolicy import Activity
@@ -44,6 +44,7 @@ from becl.runs.folder import open_folder
 from becl.runs.log import Log
 from becl.runs.progress import Progress, clock, interrupts, progress
 from becl.skills import OneHot
+from becl.views.poses import look_at, motion_of
 
 # One run for most tests: its programs are compiled once.
 TINY = ["batch=16", "replay.capacity=400", "random_steps=40"]
@@ -253,6 +254,32 @@ def test_becl_as_released_has_its_schedule():
     ]
 
 
+@pytest.mark.parametrize(("env", "length"), [("square_a", 7), ("jaco", 249)])
+def test_episodes_may_have_another_length(env, length):
+    """In the authors' dm_control, jaco's had 249 steps."""
+    made = make_pretraining(PretrainOptions(env, "becl", envs=2, set=[f"env.episode_length={length}"]))
+    assert made.run.env.episode_length == made.episode_length == length
+    with contextlib.ExitStack() as stack:
+        environments = Pretrainer(made, Path()).open(stack)
+        environments.reset()
+        still = np.zeros((2, made.run.env.action_dim), np.float32)
+        over = [environments.step(still).truncated for _ in range(length + 1)]
+    np.testing.assert_array_equal(over, [[step == length] * 2 for step in range(1, length + 2)])
+
+
+def test_a_run_is_looked_at_in_episodes_as_long_as_it_had(tmp_path):
+    made = tiny(settings=["env.episode_length=7"], seeds=(3,), steps=48)
+    assert pretrain(made, opened(made, tmp_path / "run"))
+    assert load_pretraining(tmp_path / "run") == made
+    assert tiny().episode_length is None
+    motion = motion_of(look_at(tmp_path / "run"), frames=100)
+    assert motion.poses.shape[1] == 1 + 7
+    assert main(["evaluate", str(tmp_path / "run"), "--episodes", "1"]) == 0
+    (moved,) = csv.DictReader((tmp_path / "run/evaluation/skills-48.csv").open())
+    ends = np.linalg.norm(motion.poses[:, -1] - motion.poses[:, 0], axis=-1).mean()
+    assert float(moved["distance"]) == pytest.approx(ends, rel=0.05)
+
+
 # --- Snapshots --------------------------------------------------------------------------------------------------------
 
 
@@ -418,6 +445,10 @@ BAD = [
     (["square_a", "--envs", "0"], "--envs 0", "at least 1"),
     (["square_a", "--envs", "-2"], "--envs -2", "at least 1"),
     (["square_a", "--set", "env.obs_dim=3"], "env.obs_dim=3", "use the environment"),
+    (["square_a", "--set", "env.episode_length=0"], "env.episode_length 0", "at least 1"),
+    (["square_a", "--set", "env.episode_length=x"], "env.episode_length=x", "expected a whole number"),
+    (["walker", "--pixels", "--set", "env.episode_length=9"], "env.episode_length=9", "not with --pixels"),
+    (["gym:Pendulum-v1", "--set", "env.episode_length=9"], "env.episode_length=9", "for robots and mazes"),
     (["square_a", "--set", "skills=8"], "skills=8", "--skills"),
     (["square_a", "--set", "objective.skills.dim=8"], "objective.skills.dim=8", "--skills"),
     (["square_a", "--set", "envs=8"], "envs=8", "--envs"),

@@ -16,7 +16,8 @@ from becl.errors import UserError
 from becl.measure.skills import rollout
 from becl.views import rendering
 from becl.views.gallery.shapes import parts_of, rotation, shape_of, visible_geoms
-from becl.views.poses import Motion, bodies_of, look_at, motion_of, policy_of, pose_of, record, take_pose, thinned
+from becl.views.poses import Motion, bodies_of, look_at, motion_of, policy_of, record, take_pose, thinned
+from becl.views.recorded import pose_of
 from becl.views.rendering import FloorPlan, RayCaster, choose_renderer, draws, rays_of
 
 FOVY = 40.0
@@ -110,7 +111,8 @@ SILHOUETTES = """
 import sys, numpy as np
 from becl.views.rendering import OpenGL, RayCaster
 from becl.envs import DOMAINS
-from becl.views.poses import Motion, pose_of
+from becl.views.poses import Motion
+from becl.views.recorded import pose_of
 import mujoco
 def seen_by_opengl(motion):
     painter = OpenGL(motion, 128)
@@ -236,11 +238,6 @@ class TestPoses:
         assert not np.array_equal(motion.poses[0, 1], motion.poses[0, 0])
         expected = {"gym:Hopper-v5": 0.008, "dmc:cheetah_run": 0.01, "gym:becl/walker_run-v0": 0.025}[env]
         assert motion.frame_seconds == pytest.approx(expected)
-
-    def test_an_environment_without_any_is_refused(self, tmp_path):
-        look = look_at(make_run(tmp_path / "run", "gym:Pendulum-v1", skills=2))
-        with pytest.raises(UserError, match="Pendulum-v1 has no poses"):
-            motion_of(look, 10)
 
     def test_a_pose_moves_cameras_too(self):
         domain = DOMAINS["walker"]

@@ -230,6 +230,14 @@ def test_the_page_says_first_whether_pretraining_helps(tmp_path: Path, capsys: p
     assert "pretraining helps" in page
 
 
+def test_the_page_says_that_few_runs_cannot_show_whether_pretraining_helps(tmp_path: Path, capsys) -> None:
+    better = {("walker_run", s): 796 * (0.6 + 0.01 * s) for s in range(2)}
+    write(tmp_path / "walker", better)
+    write(tmp_path / "scratch", {unit: value / 2 for unit, value in better.items()}, finetuning("ddpg"))
+    make(tmp_path / "out", tmp_path)
+    assert "caution: All: too few runs: walker_run has 2" in capsys.readouterr().out.replace("\n", " ")
+
+
 def test_a_report_without_a_baseline_asks_for_one(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     make(tmp_path / "out", write(tmp_path / "a", {("walker_run", 0): 100.0, ("walker_walk", 0): 50.0}))
     said = " ".join(capsys.readouterr().out.split())

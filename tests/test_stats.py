@@ -290,7 +290,7 @@ class TestTooFewRuns:
     def test_few_runs_are_warned_of(self, runs, percent):
         found = stats.interval(np.random.default_rng(0).normal(size=(runs, 12)))
         assert found.low < found.value < found.high
-        assert f"{runs} runs a task holds the truth {percent}% of the time at best" in found.warning
+        assert f"{runs} runs per task holds the truth {percent}% of the time at best" in found.warning
 
     def test_enough_runs_are_not(self):
         scores = np.random.default_rng(0).normal(size=(stats.FEW_RUNS, 12))

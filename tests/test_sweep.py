@@ -42,6 +42,7 @@ from becl.signals import STOPPED
 from becl.sweeps import cluster as sweep_ray
 from becl.sweeps import jobs as sweep_jobs
 from becl.sweeps import run as sweep_command
+from becl.sweeps import status as sweep_status
 from becl.sweeps.cost import disk_of
 from becl.sweeps.device import Device
 from becl.sweeps.file import parse, presets, read_sweep
@@ -232,7 +233,7 @@ def test_a_mistake_on_the_command_line_is_one_line(capsys: pytest.CaptureFixture
         (["missing.toml"], "cannot read missing.toml: No such file"),
         (["folder.toml"], "cannot read folder.toml"),
         (["bytes.toml"], "bytes.toml is not a text file"),
-        ([], "name one file, or a preset: paper-ablations, paper-maze, paper-urlb, smoke"),
+        ([], "name one file, or a preset: paper-ablations, paper-figure10"),
         (["s.toml", "smoke"], "name one file"),
         (["status", "s.toml"], "runs/sweep-s: no sweep has begun there"),
         (["s.toml", "--group", "0"], "--group 0: expected a number of at least 1"),
@@ -260,10 +261,16 @@ def test_a_mistake_on_the_command_line_is_one_line(capsys: pytest.CaptureFixture
         "paper-urlb": (10 * 3 * 10, 11 * 12 * 10, 0),
         "paper-maze": (0, 0, (5 + 2 + 4 * 2 + 4 * 4) * 5),
         "paper-ablations": (3 + 5 * 3, 2 * 3 * 16 + 4 * 5 * 3, (4 * 2 + 4 * 4) * 5),
+        "paper-figure10": (3 * 2, 0, 0),
+        "paper-figure11": (3, 2 * 3 * 16, 0),
+        "paper-figure12": (5 * 3, 4 * 5 * 3, 0),
+        "transfer": (3 * 6, 2 * 3 * 4 * 6, 0),
+        "transfer-causes": (3 * 2, 4 * 4 + 4 * 4 * 2, 0),
     }.items(),
 )
 def test_presets_have_the_runs_they_say(preset: str, runs: tuple[int, int, int]):
-    assert {*presets()} == {"smoke", "paper-urlb", "paper-maze", "paper-ablations"}
+    papers = {f"paper-{name}" for name in ("urlb", "maze", "ablations", "figure10", "figure11", "figure12")}
+    assert {*presets()} == papers | {"smoke", "transfer", "transfer-causes"}
     found = read_sweep(preset)
     plan = make_plan(found, cells_of(found), CPU, 1)
     count = Counter({"pretrain": 0, "finetune": 0, "maze": 0})
@@ -413,6 +420,14 @@ def assert_consistent(plan: Plan, device: Device, group: int | None) -> None:
             )
     report = plan.jobs[-1]
     assert {*report.needs} == {job.name for job in plan.jobs if job.stage in ("pretrain", "finetune")}
+
+
+def test_what_learns_from_a_pretraining_follows_it():
+    plan = planned("[pretrain]\ndomains = ['walker', 'jaco']\nmethods = ['rnd', 'ddpg']\nseeds = 1\n[finetune]\n")
+    assert [job.name for job in plan.jobs] == [
+        "pretrain/walker-rnd", "finetune/walker-rnd", "pretrain/jaco-rnd", "finetune/jaco-rnd",
+        "finetune/walker-ddpg", "finetune/jaco-ddpg", "report",
+    ]  # fmt: skip
 
 
 def test_every_skill_side_by_side_counts_as_so_many_runs():
@@ -754,7 +769,7 @@ def test_the_status_says_who_works_and_what_failed(fake: Install, capsys: Said):
     assert "10 of 12 jobs done · 0 running · 2 waiting" in capsys.readouterr().out
 
 
-def test_the_time_left_is_that_of_what_is_not_done():
+def test_the_time_left_is_that_of_what_is_not_done(monkeypatch: pytest.MonkeyPatch):
     jobs = [Job(f"pretrain/{name}", "pretrain", (), proofs=(name,), work=100) for name in "abcd"]
     plan = Plan(tuple(jobs), {})
     for name, seconds in (("a", 30.0), ("b", 50.0)):
@@ -764,6 +779,11 @@ def test_the_time_left_is_that_of_what_is_not_done():
     states = {"pretrain/a": "done", "pretrain/b": "done", "pretrain/c": "failed", "pretrain/d": "waiting"}
     # 200 steps took 80 seconds, 100 are left.
     assert line_of(plan, Path("out"), states) == ("2 of 4 jobs done · 0 running · 1 waiting · 1 failed · left 0:40")
+    # What runs has done 30 of them; or all, and evaluates for 1,000 steps.
+    for done, left in ((30, "0:28"), (700, "0:00")):
+        monkeypatch.setattr(sweep_status, "read_status", lambda folder, done=done: ({"done": done}, True))
+        said = line_of(plan, Path("out"), states | {"pretrain/d": "running"})
+        assert said == f"2 of 4 jobs done · 1 running · 0 waiting · 1 failed · left {left}"
 
 
 def test_the_table_is_on_the_terminal_while_a_job_prints_elsewhere(fake: Install, monkeypatch: pytest.MonkeyPatch):

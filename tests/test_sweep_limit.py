@@ -139,19 +139,36 @@ def test_only_jobs_that_will_finish_are_started(timed: Callable[..., Timed], clo
     assert executor.started == [f"pretrain/walker-becl-seeds-{seed}" for seed in (0, 1)]
     said = capsys.readouterr().out.splitlines()[-1]
     assert said == (
-        "becl: the time limit of 3:42 ends here with 7 jobs left; next: pretrain/walker-becl-seeds-2, which takes "
+        "becl: the time limit of 3:42 ends here with 7 jobs left; next: finetune/walker-becl-seeds-0, which takes "
         "about 1:50; the same command continues"
     )
     # With as much time as they take by their rate, two more are done, and no third pair.
     clock.now = 5000.0
     executor = timed(pretrain=100, finetune=100)
     assert main(["sweep", "s.toml", "--time-limit", "223s"]) == AGAIN
-    assert executor.started == [f"pretrain/walker-becl-seeds-{seed}" for seed in (2, 3)]
+    assert executor.started == [f"finetune/walker-becl-seeds-{seed}" for seed in (0, 1)]
     clock.now = 9000.0
     executor = timed(pretrain=100, finetune=100, report=1)
     assert main(["sweep", "s.toml", "--time-limit", "1h"]) == 0
     assert executor.started[-1] == "report"
     assert "0 failed" in capsys.readouterr().out
+
+
+def test_a_pretraining_starts_where_there_is_time_for_what_learns_from_it(
+    timed: Callable[..., Timed], clock: Clock, monkeypatch: pytest.MonkeyPatch
+):
+    """One at a time: a pretraining takes 100 s, 110 by its rate, and its finetuning as long."""
+    monkeypatch.setattr(Timed, "places", 1)
+    rest = "[[pretrain]]\nname = 'other'\ndomains = ['walker']\nmethods = ['ddpg']\nhidden = 8\nenvs = 2\n"
+    write(GRID.replace("[pretrain]", "[[pretrain]]").replace("[finetune]", rest + "[finetune]"))
+    executor = timed(pretrain=100, finetune=100)
+    # After the first pair and 200 s, 189 are left: enough for another pretraining, but not for its finetuning, too.
+    assert main(["sweep", "s.toml", "--time-limit", "419s"]) == AGAIN
+    assert executor.started == [JOBS[0], JOBS[2], "finetune/walker-ddpg-other"]
+    clock.now = 5000.0
+    executor = timed(pretrain=100, finetune=100)
+    assert main(["sweep", "s.toml", "--time-limit", "300s"]) == 0
+    assert executor.started == [JOBS[1], JOBS[3], "report"]
 
 
 def test_a_limit_too_short_for_any_job_is_refused(timed: Callable[..., Timed], clock: Clock, capsys: Said):

@@ -152,7 +152,7 @@ class TestFilmstrip:
     def test_keeps_the_pictures_as_they_are(self):
         rng = np.random.default_rng(0)
         rows = [[rng.integers(0, 255, (32, 32, 3), np.uint8) for _ in range(2)] for _ in range(2)]
-        sheet = strip(["a", "b"], rows, [0.0, 1.0])
+        sheet = strip(["a", "b"], rows, ["0 s", "1 s"])
         for row, top in zip(rows, (0, 34), strict=True):
             for picture, left in zip(row, (sheet.shape[1] - 68, sheet.shape[1] - 34), strict=True):
                 np.testing.assert_array_equal(sheet[top : top + 32, left : left + 32], picture)

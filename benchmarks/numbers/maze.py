@@ -4,29 +4,83 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from becl.measure.headings import MAZE_HEADINGS
+from becl.runs.progress import counted
 from benchmarks.numbers.files import RESULTS, markdown, read, read_json
-
-COLUMNS = {
-    "mutual_information": "I(S;Z)",
-    "accuracy": "accuracy",
-    "coverage": "coverage",
-    "coverage_per_skill": "coverage per skill",
-    "far": "far skills",
-    "geodesic": "distance",
-    "particle_entropy": "particle entropy",
-    "mine": "MINE",
-}
 
 
 def study(name: str) -> str:
     """Mean ± standard deviation over seeds of every configuration of a study."""
     summary = read_json(RESULTS / "maze" / name / "summary.json")
-    columns = [column for column in COLUMNS if column in next(iter(summary.values()))]
+    columns = [column for column in MAZE_HEADINGS if column in next(iter(summary.values()))]
     rows = []
     for label, found in summary.items():
         cells = (measured(found[column]["mean"], found[column]["std"], column) for column in columns)
         rows.append([labelled(label), f"{len(found['seeds'])}", *cells])
-    return markdown(["", "seeds", *(COLUMNS[column] for column in columns)], rows)
+    return markdown(["", "seeds", *(MAZE_HEADINGS[column] for column in columns)], rows)
+
+
+def mean(name: str, label: str, column: str) -> str:
+    """One number of a study: the mean over seeds."""
+    return spread(name, label, column).partition(" ±")[0]
+
+
+def spread(name: str, label: str, column: str) -> str:
+    """The same with its standard deviation."""
+    found = read_json(RESULTS / "maze" / name / "summary.json")[label][column]
+    return measured(found["mean"], found["std"], column)
+
+
+def search() -> str:
+    """The candidates for the default of `becl`, every lane."""
+    rows = []
+    for place in sorted((RESULTS / "maze" / "search").iterdir()):
+        config = read_json(place / "config.json")
+        ((label, run),) = config["runs"].items()
+        formula = "released" if run["objective"]["spec"] == "BeCLReleasedMaze" else "printed, nearest positive"
+        setting = [run["objective"]["temperature"], run["objective"]["ramp"], run["learner"]["entropy_weight"]]
+        for path in sorted((place / label).glob("seed-*.json")):
+            found = read_json(path)
+            numbers = [f"{found[name]:.2f}" for name in ("mutual_information", "coverage")]
+            words = [formula, *(f"{value:g}" for value in setting), f"{config['cycles']:,}", f"{found['seed']}"]
+            rows.append([*words, *numbers, f"{found['far']:.1f}"])
+    head = ["formula", "κ", "ramp", "entropy weight", "cycles", "seed", "I(S;Z)", "coverage", "far skills"]
+    return markdown(head, sorted(rows, key=lambda row: row[:6]))
+
+
+TRIPLE = ("mutual_information", "coverage", "far")
+FIGURE_4 = {
+    "DIAYN": ("diayn", "diayn"),
+    "DADS": ("dads", "dads"),
+    "CIC with random features": ("cic", "cic-released"),
+    "BeCL, κ 0.5, drawn in Figure 4": ("becl", "becl-released"),
+    "BeCL as printed": ("becl-paper", "becl-paper"),
+}
+"""Names in authors.csv, or ours where they have no such run; then runs of the comparison and of Figure 4."""
+
+
+def figure_4() -> str:
+    """Information, coverage and far skills of the authors' runs, with our settings and with theirs."""
+    authors = {row["run"]: row for row in read(RESULTS / "maze" / "authors.csv") if row["maze"] == "square_a"}
+    studies = [read_json(RESULTS / "maze" / name / "summary.json") for name in ("comparison", "figure4")]
+    rows = []
+    for name, labels in FIGURE_4.items():
+        cells = [triple([float(authors[name][column]) for column in TRIPLE]) if name in authors else ""]
+        for study, label in zip(studies, labels, strict=True):
+            cells.append(triple([study[label][column]["mean"] for column in TRIPLE]) + f" (`{label}`)")
+        rows.append([name, *cells])
+    ours, published = (len(next(iter(study.values()))["seeds"]) for study in studies)
+    seeds = [f"{kind} settings, {counted(n, 'seed')}" for kind, n in (("our", ours), ("published", published))]
+    return markdown(["", "authors' run", *seeds], rows)
+
+
+def triple(values: Sequence[float]) -> str:
+    return " / ".join(f"{value:.{digits}f}" for value, digits in zip(values, (2, 2, 1), strict=True))
+
+
+def run_seconds(label: str) -> str:
+    """Seconds of a run of the comparison, compiling included, mean over seeds."""
+    return f"{read_json(RESULTS / 'maze' / 'comparison' / 'summary.json')[label]['seconds']['mean']:.0f}"
 
 
 def labelled(name: str) -> str:
@@ -48,12 +102,6 @@ def cycle() -> str:
         shares = [f"{row[part]} ({100 * float(row[part]) / whole:.0f} %)" for part in parts]
         rows.append([row["method"], *shares, row["cycle"], f"{float(row['cycle']) * 2.5:.0f} s"])
     return markdown(["", *parts, "cycle", "2,500 cycles"], rows)
-
-
-def cycle_seconds(method: str) -> str:
-    """Seconds of 2,500 cycles."""
-    (row,) = (row for row in read(RESULTS / "speed" / "maze-cycle.csv") if row["method"] == method)
-    return f"{float(row['cycle']) * 2.5:.0f}"
 
 
 # --- METRA ------------------------------------------------------------------------------------------------------------
@@ -88,7 +136,9 @@ def metra_square() -> str:
 
 def metra_study() -> str:
     rows = read(RESULTS / "plugins" / "maze-comparison.csv")
-    names = {name: title for name, title in COLUMNS.items() if name in ("mutual_information", "accuracy", "coverage")}
+    names = {
+        name: title for name, title in MAZE_HEADINGS.items() if name in ("mutual_information", "accuracy", "coverage")
+    }
     names |= {"far": "far skills", "geodesic": "distance, cells"}
     columns = []
     for column in names:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.numbers import finetuning, maze, pretraining, speed, transfer
+from benchmarks.numbers import finetuning, maze, pretraining, report, speed, transfer
 from benchmarks.numbers.files import ROOT, copied
 
 BLOCK = re.compile(r"(<!-- numbers: ([^\n]+?) -->\n).*?(<!-- end of numbers -->)", re.DOTALL)
@@ -26,6 +26,8 @@ TABLES: dict[str, Callable[..., str]] = {
     "grouping": speed.grouping,
     "maze": maze.study,
     "maze-cycle": maze.cycle,
+    "maze-search": maze.search,
+    "maze-figure4": maze.figure_4,
     "metra-square": maze.metra_square,
     "metra-study": maze.metra_study,
     "precision": pretraining.precision,
@@ -42,7 +44,9 @@ NUMBERS: dict[str, Callable[..., str]] = {
     "run-rate": speed.run_rate,
     "run-rate-with-compiling": speed.run_rate_with_compiling,
     "run-time": speed.run_time,
-    "maze-seconds": maze.cycle_seconds,
+    "maze-run-seconds": maze.run_seconds,
+    "maze-mean": maze.mean,
+    "maze-spread": maze.spread,
     "walker-means": finetuning.walker_means,
     "walker-published": finetuning.walker_published,
 }
@@ -84,6 +88,10 @@ def main(args: Sequence[str] = ()) -> int:
             stale.append(path.relative_to(ROOT))
             if "--check" not in args:
                 path.write_text(new)
+    if report.text() != (ROOT / report.PAGE).read_text():
+        stale.append(report.PAGE)
+        if "--check" not in args:
+            report.write()
     for path in stale:
         print(f"{path}: {'does not agree with results/; make numbers' if '--check' in args else 'written anew'}")
     return 1 if stale and "--check" in args else 0

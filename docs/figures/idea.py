@@ -28,7 +28,7 @@ def main(out: Path) -> None:
 
 
 def draw_contrast(axes: Axes) -> None:
-    """Features on the unit circle, one colour a skill; the anchor is ringed."""
+    """Features on the unit circle, one colour per skill; the anchor is ringed."""
     rng = np.random.default_rng(3)
     centres = np.linspace(0.35, 0.35 + 2 * np.pi, SKILLS, endpoint=False)
     angles = centres[:, None] + rng.normal(0, 0.16, (SKILLS, STATES))

@@ -4,7 +4,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from becl.api import Finetuned, Run, evaluate, finetune, load, maze, pretrain, report, resume, sweep
+    from becl.api import (
+        Finetuned,
+        Intrinsic,
+        Run,
+        evaluate,
+        finetune,
+        intrinsic,
+        load,
+        maze,
+        pretrain,
+        report,
+        resume,
+        sweep,
+    )
     from becl.commands.cli import main
     from becl.errors import Failed, UserError
     from becl.experiments.evaluation import Evaluation
@@ -21,7 +34,10 @@ if TYPE_CHECKING:
     from becl.skills import Cube, Modes, NoSkill, OneHot, SkillSpace, Sphere
 
 _HOME = {
-    "api": ("Finetuned", "Run", "evaluate", "finetune", "load", "maze", "pretrain", "report", "resume", "sweep"),
+    "api": (
+        "Finetuned", "Intrinsic", "Run", "evaluate", "finetune", "intrinsic", "load", "maze", "pretrain", "report",
+        "resume", "sweep",
+    ),
     "runs.callbacks": ("Callback", "Wandb"),
     "commands.cli": ("main",),
     "learning.ddpg": ("DDPG",),
@@ -36,14 +52,14 @@ _HOME = {
     "experiments.pretraining": ("Pretraining",),
     "learning.replay": ("Replay",),
     "skills": ("Cube", "Modes", "NoSkill", "OneHot", "SkillSpace", "Sphere"),
-}
+}  # fmt: skip
 """Where each name comes from. They are imported when asked for, so that `import becl` and `becl --help` are quick."""
 
 __all__ = [
     "DDPG", "METHODS", "Adam", "Batch", "Callback", "Cube", "Evaluation", "Failed", "Finetuned", "Finetuning",
-    "MazeStudy", "Method", "Modes", "Network", "NoSkill", "Objective", "OffPolicy", "OneHot", "Pretraining", "Replay",
-    "Run", "Skill", "SkillSpace", "Sphere", "Sum", "UserError", "Wandb", "evaluate", "finetune", "load", "main", "maze",
-    "pretrain", "register", "report", "resume", "sweep",
+    "Intrinsic", "MazeStudy", "Method", "Modes", "Network", "NoSkill", "Objective", "OffPolicy", "OneHot",
+    "Pretraining", "Replay", "Run", "Skill", "SkillSpace", "Sphere", "Sum", "UserError", "Wandb", "evaluate",
+    "finetune", "intrinsic", "load", "main", "maze", "pretrain", "register", "report", "resume", "sweep",
 ]  # fmt: skip
 
 

@@ -27,10 +27,18 @@ def to_dict(spec: Any) -> Any:
         fields = {f.name: to_dict(v) for f, v in values if not ("added" in f.metadata and v == f.default)}
         return {"spec": type(spec).__name__, **fields}
     if isinstance(spec, tuple | list):
-        return [to_dict(item) for item in spec]
+        return [to_dict(item) for item in without_defaults(spec)]
     if isinstance(spec, dict):
         return {key: to_dict(value) for key, value in spec.items()}
     return spec
+
+
+def without_defaults(items: Any) -> Any:
+    """A named tuple's values up to the last that is not its default, for the same reason; other items as they are."""
+    values, defaults = list(items), list(getattr(items, "_field_defaults", {}).values())
+    while defaults and values[-1] == defaults[-1]:
+        values.pop(), defaults.pop()
+    return values
 
 
 def is_specs(value: Any) -> typing.TypeGuard[tuple[Any, ...]]:
@@ -85,7 +93,7 @@ def difference(one: Any, other: Any, path: str = "") -> str | None:
 
 
 def check_numbers(spec: Any, path: str = "") -> None:
-    """Refuses numbers that no option has: negative ones, and those that are none or infinite."""
+    """Raises on negative numbers, NaN and infinity, which no option allows."""
     for field in dataclasses.fields(spec):
         value, here = getattr(spec, field.name), path + field.name
         if dataclasses.is_dataclass(value):

@@ -234,7 +234,7 @@ def degenerate_batches_leave_everything_finite(objective: Any) -> None:
 
 
 def huge_observations_leave_everything_finite(objective: Any) -> None:
-    """Of the order of 10,000: squares and sums of them fit into float32, exponentials do not."""
+    """Huge means about 10,000: squares and sums of them fit into float32, exponentials do not."""
     objective = small(objective)
     batch = batch_for(objective)
     huge = batch._replace(obs=1e4 * batch.obs, next_obs=1e4 * batch.next_obs)

@@ -22,7 +22,7 @@ def is_trusted(name: str) -> bool:
 
 
 def check_trusted(name: str, module: str) -> None:
-    """Refuses to import a module for an environment that nobody asked for, with what to type."""
+    """Raises if an environment would import a module that nobody asked for; says what to type."""
     if is_trusted(name):
         return
     command = COMMAND.get()

@@ -12,8 +12,12 @@ KeyboardInterrupt after a checkpoint.
 
 from becl import plugins
 from becl.api.calls import evaluate, finetune, load, maze, pretrain, report, resume, sweep
+from becl.api.rewards import Intrinsic, intrinsic
 from becl.api.runs import Finetuned, Run
 
-__all__ = ["Finetuned", "Run", "evaluate", "finetune", "load", "maze", "pretrain", "report", "resume", "sweep"]
+__all__ = [
+    "Finetuned", "Intrinsic", "Run", "evaluate", "finetune", "intrinsic", "load", "maze", "pretrain", "report",
+    "resume", "sweep",
+]  # fmt: skip
 
 plugins.load_installed()

@@ -239,7 +239,7 @@ def maze(
     out: Place | None = None,
     quiet: bool = False,
 ) -> list[Row]:
-    """The paper's maze study: `becl maze`. A row a method and seed of what was measured; figures are in the folder."""
+    """The paper's maze study: `becl maze`. One row per method and seed; figures are in the folder."""
     options = fill(
         MazeOptions,
         {

@@ -165,7 +165,7 @@ def core_quota(path: Path = Path("/sys/fs/cgroup/cpu.max")) -> float | None:
 
 
 def check_memory() -> list[Line]:
-    """Of the host."""
+    """Checks the memory of the host."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     free = available_memory()
     limit = memory_limit()

@@ -73,7 +73,7 @@ def pretrained(folders: Sequence[Path]) -> Drawn:
 
 
 def finetuned(folders: Sequence[Path]) -> Drawn:
-    """Returns of the evaluations on the way, a panel a task."""
+    """Returns of the evaluations on the way, one panel per task."""
     tasks: dict[str, dict[str, Cloud]] = {}
     configs, names, lines = [read_config(folder) for folder in folders], [], []
     for folder, config in zip(folders, configs, strict=True):

@@ -5,7 +5,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict
+from gymnasium.spaces import Box, Dict, Discrete
 
 
 class DmEnvironment(gymnasium.Env):
@@ -16,11 +16,13 @@ class DmEnvironment(gymnasium.Env):
         self._make = make
         self._env = make(seed)
         spec = self._env.action_spec()
-        self.action_space = Box(
+        self.action_space: Any = Box(
             np.broadcast_to(spec.minimum, spec.shape).astype(np.float64),
             np.broadcast_to(spec.maximum, spec.shape).astype(np.float64),
             dtype=np.float64,
         )
+        if hasattr(spec, "num_values"):
+            self.action_space = Discrete(spec.num_values)
         observed = self._env.observation_spec()
         self.observation_space = Dict(
             {name: Box(-np.inf, np.inf, part.shape, np.float64) for name, part in observed.items()}

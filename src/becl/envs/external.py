@@ -1,19 +1,20 @@
 """Environments of others behind the interface of the robots: Gymnasium (`gym:ID`), dm_control (`dmc:DOMAIN_TASK`) and
 what a Python function makes (`py:package.module:function`).
 
-Observations of any nesting are flattened into one vector; actions in [-1, 1] are scaled to the environment's range. All
-copies are stepped by Gymnasium's own vector environment.
+Observations of any nesting are flattened into one vector; actions in [-1, 1] are scaled to the environment's range, and
+of choices the one with the largest number is taken. All copies are stepped by Gymnasium's own vector environment.
 """
 
 import copy
 import difflib
 import functools
 import importlib
+import inspect
 import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Float32, Shaped, UInt8
@@ -33,7 +34,7 @@ LENGTH = 1000
 class GymBatch:
     """`num_envs` copies of a Gymnasium environment, each going through its own episodes.
 
-    An episode that ends by itself (`terminated`) is told from one that was cut off. Nothing in Gymnasium lets an
+    An episode that ends by itself (`terminated`) is told apart from one that was cut off. Nothing in Gymnasium lets an
     environment be put where it was, so a run that is resumed begins new episodes.
     """
 
@@ -48,10 +49,9 @@ class GymBatch:
         self._envs: Any = SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
         self.space = self._envs.single_observation_space
         self.layout: Layout | ImageLayout = ImageLayout(self.space) if images else Layout(self.space)
-        self._low, self._half = action_scale(self._envs.single_action_space)
-        action_space = self._envs.single_action_space
-        self._shape, self._dtype = action_space.shape, action_space.dtype
-        self.spec = EnvSpec(self.layout.size, self._low.size, length_of(make))
+        self._actions = actions_of(self._envs.single_action_space)
+        discrete = isinstance(self._actions, Choices)
+        self.spec = EnvSpec(self.layout.size, self._actions.size, length_of(make), discrete)
         self._begun = 0
 
     def reset(self) -> Shaped[np.ndarray, "n *o"]:
@@ -85,10 +85,9 @@ class GymBatch:
         known = bodies and all(place is not None for place in bodies)
         return np.stack(bodies) if known else np.zeros((self.num_envs, 0))  # type: ignore[arg-type]
 
-    def to_action(self, action: np.ndarray) -> np.ndarray:
-        """Scales one action in [-1, 1], or a batch of them, to what the environment expects."""
-        scaled = self._low + self._half * (np.clip(action, -1.0, 1.0).astype(np.float64) + 1)
-        return scaled.reshape(*action.shape[:-1], *self._shape).astype(self._dtype)
+    def to_action(self, action: np.ndarray) -> np.ndarray | np.integer:
+        """Turns one action, or a batch of them, into what the environment expects."""
+        return self._actions.given(np.asarray(action))
 
     def get_state(self) -> np.ndarray:
         """How often all episodes were begun together: with it, a resumed run begins different ones."""
@@ -195,20 +194,51 @@ def _leaves(space: Any, path: str = "") -> Any:
         yield path, space
 
 
-def action_scale(space: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Lowest action and half the range, as vectors."""
-    from gymnasium.spaces import Box
+class Ranges(NamedTuple):
+    """Actions that are numbers in ranges."""
 
+    low: Float[np.ndarray, " a"]
+    half: Float[np.ndarray, " a"]
+    """Of a range."""
+    shape: tuple[int, ...]
+    dtype: Any
+
+    @property
+    def size(self) -> int:
+        return self.low.size
+
+    def given(self, action: Float[np.ndarray, "*batch a"]) -> np.ndarray | np.integer:
+        """Scaled from [-1, 1]."""
+        scaled = self.low + self.half * (np.clip(action, -1.0, 1.0).astype(np.float64) + 1)
+        return scaled.reshape(*action.shape[:-1], *self.shape).astype(self.dtype)
+
+
+class Choices(NamedTuple):
+    """Actions that are whole numbers, one after another."""
+
+    size: int
+    first: int
+
+    def given(self, action: Float[np.ndarray, "*batch a"]) -> np.ndarray | np.integer:
+        """The choice with the largest number."""
+        return self.first + np.argmax(action, axis=-1)
+
+
+def actions_of(space: Any) -> Ranges | Choices:
+    from gymnasium.spaces import Box, Discrete
+
+    if isinstance(space, Discrete):
+        return Choices(int(space.n), int(space.start))
     if not isinstance(space, Box):
         raise UserError(
-            f"actions are {type(space).__name__}: continuous ones (Box) are supported, discrete ones are not"
+            f"actions are {type(space).__name__}: numbers (Box) and a single choice (Discrete) are supported"
         )
     low, high = (np.asarray(bound, np.float64).reshape(-1) for bound in (space.low, space.high))
     if not (np.isfinite(low) & np.isfinite(high)).all():
         raise UserError(
             "actions have no bounds: wrap the environment in gymnasium.wrappers.RescaleAction or ClipAction"
         )
-    return low, (high - low) / 2
+    return Ranges(low, (high - low) / 2, space.shape, space.dtype)
 
 
 def import_from_here(name: str, module: str) -> Any:
@@ -219,7 +249,7 @@ def import_from_here(name: str, module: str) -> Any:
     return importlib.import_module(module)
 
 
-def gym_maker(name: str, **options: Any) -> Callable[[], Any]:
+def gym_maker(name: str) -> Callable[..., Any]:
     """Makes the Gymnasium environment of an id; for an unknown `package/Name-v0`, imports the package first."""
     import gymnasium
 
@@ -235,13 +265,13 @@ def gym_maker(name: str, **options: Any) -> Callable[[], Any]:
         hint = f"did you mean {close[0]!r}? " if close else ""
         raise UserError(f"unknown Gymnasium environment {name!r}: {hint}gymnasium.pprint_registry() lists all")
 
-    def make() -> Any:
+    def make(**options: Any) -> Any:
         return gymnasium.make(name, **options)
 
     return make
 
 
-def dmc_maker(name: str) -> Callable[[], Any]:
+def dmc_maker(name: str) -> Callable[..., Any]:
     """Makes a task of dm_control's suite, `cheetah_run`, as a Gymnasium environment."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # About displays, which are not needed here.
@@ -253,17 +283,18 @@ def dmc_maker(name: str) -> Callable[[], Any]:
     if domain is None or task is None:
         raise unknown("dm_control task", name, [f"{domain}_{task}" for domain, task in suite.ALL_TASKS])
 
-    def make() -> Any:
+    def make(**options: Any) -> Any:
+        del options
         return DmEnvironment(lambda seed: suite.load(domain, task, {"random": seed}))
 
     return make
 
 
-FACTORIES: dict[str, Callable[[], Any]] = {}
+FACTORIES: dict[str, Callable[..., Any]] = {}
 """Environments that were passed as objects in this process, by name."""
 
 
-def py_maker(name: str) -> Callable[[], Any]:
+def py_maker(name: str) -> Callable[..., Any]:
     """Finds a function in an importable module, `package.module:function`, or among those passed as objects."""
     if name in FACTORIES:
         return FACTORIES[name]
@@ -303,27 +334,36 @@ def hand_over(env: Any, name: str | None = None) -> str:
     return f"py:{name}"
 
 
-def copier(env: Any) -> Callable[[], Any]:
+def copier(env: Any) -> Callable[..., Any]:
     """Makes copies of an environment."""
     if not (hasattr(env, "reset") and hasattr(env, "step")):
         raise UserError(f"{type(env).__name__} is not an environment: pass a name, an environment or a function")
     if getattr(env, "spec", None) is not None:
         import gymnasium
 
-        return lambda: gymnasium.make(env.spec)
+        return lambda **options: gymnasium.make(env.spec, **options)
     return lambda: copy.deepcopy(env)
 
 
-def wrapped(make: Callable[[], Any]) -> Callable[[], Any]:
-    """Gymnasium environments as they are; dm_env environments behind the Gymnasium interface."""
+def wrapped(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Gymnasium environments as they are; dm_env environments behind the Gymnasium interface. Options that the function
+    does not take are left out."""
 
-    def make_gymnasium() -> Any:
-        env = make()
+    def make_gymnasium(**options: Any) -> Any:
+        env = make(**taken(make, options))
         if not hasattr(env, "observation_spec"):
             return env
         return DmEnvironment(lambda seed: seeded(make(), seed))
 
     return make_gymnasium
+
+
+def taken(make: Callable[..., Any], options: dict[str, Any]) -> dict[str, Any]:
+    """Those of the options that a function takes."""
+    parameters = inspect.signature(make).parameters.values() if options else ()
+    if any(one.kind is one.VAR_KEYWORD for one in parameters):
+        return options
+    return {name: value for name, value in options.items() if name in {one.name for one in parameters}}
 
 
 def seeded(env: Any, seed: int) -> Any:
@@ -334,7 +374,7 @@ def seeded(env: Any, seed: int) -> Any:
     return env
 
 
-KINDS: dict[str, Callable[[str], Callable[[], Any]]] = {"gym": gym_maker, "dmc": dmc_maker, "py": py_maker}
+KINDS: dict[str, Callable[[str], Callable[..., Any]]] = {"gym": gym_maker, "dmc": dmc_maker, "py": py_maker}
 
 
 def is_external(name: str) -> bool:
@@ -342,8 +382,9 @@ def is_external(name: str) -> bool:
     return name.partition(":")[0] in KINDS and ":" in name
 
 
-def maker_of(name: str) -> Callable[[], Any]:
-    """The function that makes one copy of `gym:ID` or `dmc:TASK`."""
+def maker_of(name: str) -> Callable[..., Any]:
+    """The function that makes one copy of `gym:ID`, `dmc:TASK` or `py:MODULE:FUNCTION`. Of Gymnasium's options, such as
+    `render_mode`, it takes those that the environment has."""
     kind, _, rest = name.partition(":")
     return KINDS[kind](rest)
 

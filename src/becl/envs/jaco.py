@@ -1,5 +1,6 @@
 """Jaco: a Kinova arm with a three-fingered hand over a table, reaching for a brick at one of four places (URLB)."""
 
+import copy
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -76,8 +77,6 @@ class Jaco:
 
     def model(self) -> "mujoco.MjModel":
         """dm_control builds it from its parts: arena, arm, hand, brick."""
-        import copy
-
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # It looks for a display on import.
             from dm_control import manipulation

@@ -105,7 +105,7 @@ class Pictures:
         self.inner, self.eye, self.images, self.repeat = inner, eye, images, repeat
         self.num_envs = inner.num_envs
         steps = -(-inner.spec.episode_length // repeat)
-        self.spec = EnvSpec(int(np.prod(images.shape)), inner.spec.action_dim, steps)
+        self.spec: EnvSpec = inner.spec._replace(obs_dim=int(np.prod(images.shape)), episode_length=steps)
         self.numbers: Float32[np.ndarray, "n o"] = np.zeros((self.num_envs, eye.numbers), np.float32)
         """What would be observed now without a camera."""
         self.plain: Step | None = None

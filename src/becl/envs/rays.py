@@ -65,7 +65,7 @@ class Scene(NamedTuple):
     specular: np.ndarray
     shininess: np.ndarray
     number: np.ndarray
-    """Of each geom in the model."""
+    """Number of each geom in the model."""
     mirror: np.ndarray
     """How much of what it mirrors a floor shows."""
     floor: int
@@ -73,7 +73,7 @@ class Scene(NamedTuple):
     tiles: np.ndarray
     """Its texture, coarser from level to level."""
     scale: np.ndarray
-    """Of its places, m, to repetitions of the texture; the second axis points the other way."""
+    """From its places, m, to repetitions of the texture; the second axis points the other way."""
     start: np.ndarray
     """Where on the texture the floor's middle is."""
     sky: np.ndarray
@@ -81,7 +81,7 @@ class Scene(NamedTuple):
     lamps: tuple[Lamp, ...]
     camera: int
     tangent: float
-    """Of half the camera's angle."""
+    """Tangent of half the camera's angle."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ which others, or on how many threads it is made: `Starts` makes the next ones in
 episodes run.
 """
 
+import copy
 import operator
 import warnings
 from collections.abc import Sequence
@@ -84,7 +85,7 @@ class Simulations:
         self.qpos: Float[np.ndarray, "n q"] = self._batch.bind("qpos")
         """Positions of all joints now; not to be written to."""
         self.led_to: Float[np.ndarray, "n q"] = self.qpos.copy()
-        """Those that the last step led to; where MuJoCo gave up, those before it."""
+        """Positions after the last step; before it where MuJoCo gave up."""
         # URLB scales its float32 actions in float32; the difference is small, but contacts amplify it.
         ranges = {kind: self.model.actuator_ctrlrange.astype(kind).T for kind in (np.float32, np.float64)}
         self._scales = {np.dtype(kind): (low, (high - low) / 2) for kind, (low, high) in ranges.items()}
@@ -270,8 +271,6 @@ class Starts:
     """Makes start states in a background thread."""
 
     def __init__(self, domain: Domain, task: str, model: Any, threads: int):
-        import copy
-
         import mujoco
 
         self.domain, self.task, self.threads = domain, task, threads

@@ -7,7 +7,10 @@ class EnvSpec(NamedTuple):
     obs_dim: int
     """Numbers of an observation; of images, features that an encoder makes of one."""
     action_dim: int
+    """Numbers of an action; or choices, of which an action is one."""
     episode_length: int
+    discrete: bool = False
+    """Whether an action is one of several choices. Then it is a one-hot vector, and its index for the environment."""
 
 
 class Images(NamedTuple):
@@ -16,7 +19,7 @@ class Images(NamedTuple):
     height: int
     width: int
     channels: int
-    """Of a frame."""
+    """Channels of a frame."""
     stack: int
     """Frames of an observation."""
     kind: str = "uint8"

@@ -19,7 +19,7 @@ def spec_of(env: str, vision: Vision | None = None) -> EnvSpec:
     """What networks get of an environment: its numbers or, of what is seen, an encoder's features."""
     if vision is not None:
         plain = spec_of(env)
-        return EnvSpec(vision.features, plain.action_dim, -(-plain.episode_length // vision.repeat))
+        return plain._replace(obs_dim=vision.features, episode_length=-(-plain.episode_length // vision.repeat))
     if is_external(env):
         return external_spec(env)
     if env in maze.names():
@@ -63,7 +63,7 @@ def choose_numbers(
 
 
 def check_seen(env: str) -> None:
-    """Refuses environments that cannot be seen."""
+    """Raises on environments that have no images."""
     if env in maze.names():
         raise UserError(f"--pixels: {env} is a maze, of which there are no images; {', '.join(envs.DOMAINS)} have them")
     if is_external(env) and external_image(env) is None:
@@ -87,21 +87,36 @@ def seen_line(env: str, vision: Vision | None) -> str:
 
 
 def check_drawn(env: str, vision: Vision) -> None:
-    """Refuses robots that what is to draw them does not know, or that nothing can draw on this machine."""
+    """Raises on robots that cannot be drawn in the way asked for, or not on this machine."""
     if is_external(env):
         return
     make_frames(envs.DOMAINS[env.partition("_")[0]], vision.size, vision.drawing).close()
 
 
-def make_envs(env: str, count: int, seeds: Sequence[int], vision: Vision | None = None) -> Restorable:
-    """Makes `count` environments, shared equally by seeds."""
-    return behind_camera(make_plain(env, count, seeds, vision), vision)
+def make_envs(
+    env: str, count: int, seeds: Sequence[int], vision: Vision | None = None, episode_length: int | None = None
+) -> Restorable:
+    """Makes `count` environments, shared equally by seeds. Episodes of mazes and robots may have a length that is not
+    their own, unless they are seen."""
+    if vision is not None:
+        return behind_camera(make_unseen(env, count, seeds, vision), vision)
+    return make_unseen(env, count, seeds, episode_length=episode_length)
 
 
-def make_plain(env: str, count: int, seeds: Sequence[int], vision: Vision | None = None) -> Restorable:
-    """The same, ready to be put behind a camera where there is a vision."""
+def make_unseen(
+    env: str, count: int, seeds: Sequence[int], vision: Vision | None = None, episode_length: int | None = None
+) -> Restorable:
+    """The same, without the camera that a vision would put in front of them."""
     if is_external(env):
         return make_external(env, count, list(seeds), images=vision is not None)
     if env in maze.names():
-        return MazeBatch(maze.Maze(env), count, list(seeds))
-    return envs.make(env, count, list(seeds))
+        plan = maze.Maze(env) if episode_length is None else maze.Maze(env, episode_length=episode_length)
+        return MazeBatch(plan, count, list(seeds))
+    return envs.make(env, count, list(seeds), episode_length=episode_length)
+
+
+def changed_length(env: str, found: EnvSpec, vision: Vision | None = None) -> int | None:
+    """The length of episodes where it is not the environment's own."""
+    if vision is not None or is_external(env) or found.episode_length == spec_of(env).episode_length:
+        return None
+    return found.episode_length

@@ -180,7 +180,8 @@ def evaluate(request: Request) -> Evaluation:
         for seed, actor in zip(request.seeds, actors, strict=True):
             bar.note = f"seed {seed}"
             done = rollout(actor, pretraining.env, request.vectors, request.episodes, tasks=request.tasks,
-                           advance=bar.advance, vision=pretraining.run.vision)  # fmt: skip
+                           episode_length=pretraining.episode_length, advance=bar.advance,
+                           vision=pretraining.run.vision)  # fmt: skip
             measured.zero_shot.extend({"seed": seed, **row} for row in zero_shot(done, names))
             measured.per_skill.extend({"seed": seed, **row} for row in per_skill(done, pretraining.env, names))
             measured.skills.append({"seed": seed, **summary(done, pretraining.env)})

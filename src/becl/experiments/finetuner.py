@@ -10,7 +10,7 @@ from typing import Any
 from becl.envs.external import is_external
 from becl.experiments import memory
 from becl.experiments.encoder_weights import keep_weights
-from becl.experiments.environments import make_envs, make_plain, seen_line
+from becl.experiments.environments import make_envs, make_unseen, seen_line
 from becl.experiments.finetuning import Finetuning, lane_keys
 from becl.experiments.judge import Judge
 from becl.experiments.lanes import MakeEnvironments, environments_of
@@ -45,7 +45,8 @@ class Finetuner:
     coverage: Coverage | None = None
 
     def __init__(self, finetuning: Finetuning, out: Path, make: MakeEnvironments = make_envs):
-        self.finetuning, self.out, self._make = finetuning, out, make
+        self.finetuning, self.out = finetuning, out
+        self._make: Callable[..., Restorable] = make
         self.run, self.keys = finetuning.run, lane_keys(finetuning)
         self.labels: list[dict[str, Any]] = [lane.label for lane in finetuning.lanes]
         self.steps, self.unit, self.log_every = finetuning.steps, finetuning.unit, finetuning.eval_every
@@ -117,10 +118,11 @@ class Finetuner:
 
     def _surroundings(self, each: int, offset: int = 0) -> Restorable:
         """`each` environments per lane; for a controller, environments in which a step is a stretch of one skill."""
-        finetuning = self.finetuning
-        make = self._make
-        if self.run.vision is not None and is_external(finetuning.env):
-            make = functools.partial(make_plain, vision=self.run.vision)
+        finetuning, make, length = self.finetuning, self._make, self.finetuning.episode_length
+        if length is not None:
+            make = functools.partial(make, episode_length=length)
+        elif self.run.vision is not None and is_external(finetuning.env):
+            make = functools.partial(make_unseen, vision=self.run.vision)
         found = behind_camera(environments_of(finetuning.lanes, each, make, offset), self.run.vision)
         if not isinstance(self.run.learner, Controller):
             return found

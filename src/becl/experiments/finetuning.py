@@ -28,9 +28,10 @@ from becl.envs.external import is_external
 from becl.envs.spec import EnvSpec
 from becl.errors import UserError, unknown
 from becl.experiments.encoder_weights import recall_weights
-from becl.experiments.environments import spec_of
+from becl.experiments.environments import changed_length, spec_of
 from becl.experiments.lanes import Lane
 from becl.experiments.pretraining import (
+    EPISODE_LENGTH,
     EXAMPLE,
     Pretraining,
     apply_setting,
@@ -40,6 +41,7 @@ from becl.experiments.pretraining import (
     spec_classes,
     unit_of,
     with_features,
+    with_length,
     with_vision,
     with_width,
 )
@@ -108,6 +110,13 @@ class Finetuning:
     def unit(self) -> int:
         """Environment steps per step of the loop."""
         return interval_of(self.run)
+
+    @property
+    def episode_length(self) -> int | None:
+        """Steps of an episode where they are not the task's own."""
+        if self.pretraining is not None:
+            return self.pretraining.episode_length
+        return changed_length(self.env, self.run.env, self.run.vision)
 
 
 def make_finetuning(options: FinetuneOptions, planned: Pretraining | None = None) -> Finetuning:
@@ -184,9 +193,12 @@ def tuned_run(domain: str, pretraining: Pretraining | None, options: FinetuneOpt
     replay = dataclasses.replace(before.replay, capacity=Replay().capacity, released_skill=False, balanced=False)
     if before.vision is not None:
         replay = dataclasses.replace(replay, nstep=Replay().nstep)
+    spec = spec_of(domain, before.vision)
+    if pretraining.episode_length is not None:
+        spec = spec._replace(episode_length=pretraining.episode_length)
     return dataclasses.replace(
         before,
-        env=spec_of(domain, before.vision),
+        env=spec,
         objective=Extrinsic(before.objective.skills),
         fits_per_update=1,
         objective_obs=(),
@@ -225,7 +237,12 @@ def changed(
     for setting in settings_of(options.set, EXAMPLE):
         if pretraining is not None and setting.path.startswith(FIXED):
             raise UserError(f"--set {setting}: what is seen stays as it was pretrained")
-        run = apply_setting(run, method, setting)
+        if setting.path == EPISODE_LENGTH:
+            if pretraining is not None:
+                raise UserError(f"--set {setting}: episodes are as long as in pretraining; it is for --scratch")
+            run = with_length(run, options.task[0], setting)
+        else:
+            run = apply_setting(run, method, setting)
     return with_features(run, run_env(options, pretraining), find_method(method))
 
 
@@ -234,7 +251,7 @@ def run_env(options: FinetuneOptions, pretraining: Pretraining | None) -> str:
 
 
 def check_schedule(options: FinetuneOptions, run: OffPolicy) -> None:
-    """Refuses lengths of the run and of its evaluations that do not fit together."""
+    """Raises if the lengths of the run and of its evaluations do not fit together."""
     steps, interval = options.steps, interval_of(run)
     if steps < 0 or 0 < steps <= run.random_steps * interval:
         raise UserError(

@@ -34,6 +34,7 @@ from becl.experiments.settings import (
     check_once,
     check_positive,
     check_seeds,
+    positive_options,
     settings_of,
 )
 from becl.learning.onpolicy import OnPolicy
@@ -216,12 +217,8 @@ def apply_setting(run: OnPolicy, method: str, setting: Setting) -> OnPolicy:
 
 
 def check(run: OnPolicy) -> None:
-    """Refuses values with which no run can work."""
+    """Raises on values with which no run can work."""
     positive = {
-        "temperature": getattr(run.objective, "temperature", 1.0),
-        "stddev": getattr(run.objective, "stddev", 1.0),
-        "feature_dim": getattr(run.objective, "feature_dim", 1),
-        "neighbours": getattr(run.objective, "neighbours", 1),
         "env.episode_length": run.env.episode_length,
         "episodes": run.episodes,
         "fit_minibatches": run.fit_minibatches,
@@ -229,10 +226,9 @@ def check(run: OnPolicy) -> None:
         "learner.epochs": run.learner.epochs,
         "learner.minibatches": run.learner.minibatches,
         "learner.optimizer.learning_rate": run.learner.optimizer.learning_rate,
-        "network.hidden": min(getattr(run.objective, "network", run.learner.network).hidden, default=1),
         "learner.network.hidden": min(run.learner.network.hidden, default=1),
     }
-    check_positive(positive)
+    check_positive(positive | positive_options(run.objective))
     transitions = run.episodes * run.env.episode_length
     for name in ("fit_minibatches", "learner.minibatches"):
         if positive[name] > transitions:
@@ -280,7 +276,7 @@ def setting_of(options: MazeOptions) -> str:
 
 
 def check_temperature(options: MazeOptions, methods: Sequence[str]) -> None:
-    """Refuses a temperature that none of the methods can use."""
+    """Raises on a temperature that none of the methods can use."""
     if options.temperature is None:
         return
     if not 0 < options.temperature < float("inf"):

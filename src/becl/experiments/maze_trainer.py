@@ -84,7 +84,7 @@ class MazeTrainer:
             self.done, self.clock = found.step, Clock(float(found.about["seconds"]))
 
     def train(self, report: Callable[[int], None]) -> None:
-        """Trains for the cycles that are left; `report` is told how many were done."""
+        """Trains for the cycles that are left; `report` gets the number that were done."""
         last = self.study.cycles
         while self.done < last:
             chunk, clock, before = min(CHUNK, last - self.done), Clock(), self.done

@@ -46,7 +46,8 @@ class Pretrainer:
     def open(self, stack: contextlib.ExitStack) -> Restorable:
         keep_weights(self.run, self.out)
         count = self.run.envs * len(self.labels)
-        environments = make_envs(self.pretraining.env, count, self.pretraining.seeds, self.run.vision)
+        pretraining = self.pretraining
+        environments = make_envs(pretraining.env, count, pretraining.seeds, self.run.vision, pretraining.episode_length)
         return stack.enter_context(contextlib.closing(environments))
 
     def restore(self, session: Session, found: Restored) -> None:

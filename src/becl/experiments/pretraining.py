@@ -18,30 +18,47 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from becl.envs.external import is_external
 from becl.errors import UserError, unknown
 from becl.experiments.encoder_weights import encoder_of, recall_weights, with_weights
-from becl.experiments.environments import check_drawn, check_seen, choose_numbers, parts_of, shows_images, spec_of
-from becl.experiments.settings import Setting, change, check_least, check_positive, check_seeds, settings_of
+from becl.experiments.environments import (
+    changed_length,
+    check_drawn,
+    check_seen,
+    choose_numbers,
+    parts_of,
+    shows_images,
+    spec_of,
+)
+from becl.experiments.settings import (
+    Setting,
+    change,
+    check_least,
+    check_positive,
+    check_seeds,
+    positive_options,
+    settings_of,
+)
 from becl.learning.choice import Halves, Prior
 from becl.learning.ddpg import DDPG
 from becl.learning.offpolicy import OffPolicy
 from becl.learning.replay import Replay
 from becl.learning.seeing import Vision
 from becl.nn.adam import Adam
-from becl.nn.networks import Network, hidden_widths, with_hidden
+from becl.nn.networks import Network, with_hidden
 from becl.nn.pieg import PIEG
 from becl.nn.precision import Precision
 from becl.nn.vision import CNN
 from becl.objectives import METHODS, Method, Objective, Sum, find_method, kinds_of
 from becl.objectives.extrinsic import Extrinsic
-from becl.objectives.protocol import chance_reward
+from becl.objectives.protocol import SeveralTargets, chance_reward
 from becl.objectives.total import common_skills, named_parts, option_names
 from becl.options import FinetuneOptions, PretrainOptions
 from becl.options.training import ENCODER_WEIGHTS
 from becl.plugins import without_plugins
 from becl.runs.folder import read_pretraining
 from becl.skills import Cube, Modes, NoSkill, OneHot, Sphere
-from becl.specs import check_numbers, from_dict, override, to_dict
+from becl.specs import check_numbers, from_dict, override, parse, to_dict
 
 SNAPSHOTS = (100_000, 500_000, 1_000_000, 2_000_000)
 EXAMPLE = "OPTION=VALUE, for example temperature=0.2"
@@ -53,8 +70,8 @@ FLAGS = {
     "precision": "--precision",
 }
 """Options with a flag of their own, which `--set` refuses."""
-POSITIVE = ("temperature", "feature_dim", "neighbours", "draws", "samples")
-"""Options of objectives that must be above 0."""
+EPISODE_LENGTH = "env.episode_length"
+"""The one part of the environment that `--set` changes: steps of an episode."""
 CHOICES = ("batch", "steps_per_update", "decay", "clip", "width")
 """Options of skill choices that must be above 0."""
 
@@ -81,6 +98,11 @@ class Pretraining:
     def unit(self) -> int:
         """Environment steps in a step of the loop."""
         return unit_of(self.run)
+
+    @property
+    def episode_length(self) -> int | None:
+        """Steps of an episode where they are not the environment's own."""
+        return changed_length(self.env, self.run.env, self.run.vision)
 
     @property
     def chance(self) -> float | None:
@@ -112,7 +134,7 @@ def published_run(options: PretrainOptions, given: Objective | None = None) -> O
     method = find_method(options.method)
     spec, objective = spec_of(options.env), of_method(options, method) if given is None else given
     if isinstance(given, Sum) and "+" in options.method:
-        fits: Any = given.fits or getattr(method.objective, "fits", None)
+        fits: Any = given.fits or (method.objective.fits if isinstance(method.objective, Sum) else None)
         objective = dataclasses.replace(given, names=options.method.split("+"), fits=fits)
     if options.skills is not None:
         space = with_dim(options.method, objective.skills, options.skills)
@@ -167,7 +189,7 @@ def with_features(run: OffPolicy, env: str, method: Method) -> OffPolicy:
 
 
 def check_vision(vision: Vision) -> None:
-    """Refuses images that nothing can be made of."""
+    """Raises on images that cannot be learned from."""
     least = vision.encoder.smallest
     if vision.size < least:
         raise UserError(f"vision.size {vision.size}: the encoder needs images of {least} pixels at least")
@@ -203,7 +225,10 @@ def changed(run: OffPolicy, options: PretrainOptions) -> OffPolicy:
     if options.normalize_obs:
         run = override(run, "learner.normalize", True)
     for setting in settings_of(options.set, EXAMPLE):
-        run = apply_setting(run, options.method, setting)
+        if setting.path == EPISODE_LENGTH:
+            run = with_length(run, options.env, setting)
+        else:
+            run = apply_setting(run, options.method, setting)
     if find_method(options.method).successor_features:
         run = override(run, "learner.critic_dim", run.objective.skills.dim)
     return with_features(run, options.env, find_method(options.method))
@@ -233,6 +258,17 @@ def with_width(run: OffPolicy, hidden: int) -> OffPolicy:
     return override(dataclasses.replace(run, objective=objective), "learner.hidden", hidden)
 
 
+def with_length(run: OffPolicy, env: str, setting: Setting) -> OffPolicy:
+    """A run with episodes of another length."""
+    if run.vision is not None:
+        raise UserError(f"--set {setting}: not with --pixels")
+    if is_external(env):
+        raise UserError(f"--set {setting}: for robots and mazes; {env} says itself how long its episodes are")
+    length = parse(EPISODE_LENGTH, setting.value, int)
+    check_least(EPISODE_LENGTH, length)
+    return dataclasses.replace(run, env=run.env._replace(episode_length=length))
+
+
 def apply_setting(run: OffPolicy, method: str, setting: Setting) -> OffPolicy:
     """A run with one option changed that has no flag of its own."""
     if setting.first in FLAGS or "skills" in setting.path.split(".")[:3]:
@@ -249,7 +285,7 @@ def apply_setting(run: OffPolicy, method: str, setting: Setting) -> OffPolicy:
 
 
 def check(pretraining: Pretraining) -> None:
-    """Refuses values with which no run can work."""
+    """Raises on values with which no run can work."""
     run = pretraining.run
     check_seeds(pretraining.seeds)
     random = run.random_steps * pretraining.unit
@@ -269,9 +305,9 @@ def check(pretraining: Pretraining) -> None:
 
 
 def check_run(run: OffPolicy) -> None:
-    """Refuses options with which no run can work."""
+    """Raises on options with which no run can work."""
     learner: Any = run.learner
-    check_positive(positive_options(run))
+    check_positive(run_options(run) | positive_options(run.objective))
     if not 0 <= run.random_steps < float("inf"):
         raise UserError(f"random_steps {run.random_steps}: must not be negative")
     if isinstance(learner, DDPG) and not 0 <= learner.stddev < float("inf"):
@@ -286,7 +322,8 @@ def check_run(run: OffPolicy) -> None:
         raise UserError(
             f"reward_normalise {run.reward_normalise}: a batch of {run.batch} has no deviation; use at least 2"
         )
-    if getattr(run.objective, "targets", ()) and getattr(learner, "critic_dim", 1) > 1:
+    several = isinstance(run.objective, SeveralTargets) and run.objective.targets
+    if several and getattr(learner, "critic_dim", 1) > 1:
         raise UserError(
             "targets: only for critics of values; this method's critic has successor features, with a target each"
         )
@@ -300,10 +337,11 @@ def check_run(run: OffPolicy) -> None:
     check_numbers(run)
 
 
-def positive_options(run: OffPolicy) -> dict[str, int | float]:
-    """The options of a run that must be above 0."""
+def run_options(run: OffPolicy) -> dict[str, int | float]:
+    """The options of a run, other than its objective's, that must be above 0."""
     learner: Any = run.learner
-    positive = {
+    choices = {f"choice.{name}": getattr(run.choice, name) for name in CHOICES if hasattr(run.choice, name)}
+    return choices | {
         "batch": run.batch,
         "fits_per_update": run.fits_per_update,
         "skill_interval": 1 if run.skill_interval is None else run.skill_interval,
@@ -313,15 +351,6 @@ def positive_options(run: OffPolicy) -> dict[str, int | float]:
         "learner.optimizer.learning_rate": learner.optimizer.learning_rate,
         "reward_scale": run.reward_scale,
     }
-    positive |= {f"choice.{name}": getattr(run.choice, name) for name in CHOICES if hasattr(run.choice, name)}
-    for prefix, part in named_parts(run.objective):
-        positive |= {prefix + name: getattr(part, name) for name in POSITIVE if hasattr(part, name)}
-        for field in dataclasses.fields(part):
-            value = getattr(part, field.name)
-            if isinstance(value, Adam):
-                positive[f"{prefix}{field.name}.learning_rate"] = value.learning_rate
-        positive |= {prefix + name: min(widths, default=1) for name, widths in hidden_widths(part)}
-    return positive
 
 
 def of_part(prefix: str) -> str:

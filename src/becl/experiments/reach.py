@@ -46,7 +46,7 @@ class Journey(NamedTuple):
     seeds: list[int]
     goals: Float32[np.ndarray, "goals obs"]
     names: list[str]
-    """Of the goals, as they were given."""
+    """Names of the goals, as they were given."""
     episodes: int
     steps: int | None
     within: float | None
@@ -79,7 +79,7 @@ class Turning(eqx.Module):
         return self.objective.skill_towards(self.leader, self._seen(obs), self._seen(goal))
 
     def _seen(self, obs: Float[Array, "*batch obs"]) -> Float[Array, "*batch seen"]:
-        """As the objective sees an observation."""
+        """An observation as the objective sees it."""
         return self.run.seen_of(self.run.learner.view(self.learner, obs))
 
 
@@ -111,7 +111,7 @@ class Towards:
 
 
 def resolve(options: ReachOptions) -> Journey:
-    """Refuses what cannot be reached or measured; writes nothing."""
+    """Raises on what cannot be reached or measured; writes nothing."""
     if options.trust:
         trust_folder(options.run)
     pretraining = load_pretraining(options.run)
@@ -134,7 +134,7 @@ def resolve(options: ReachOptions) -> Journey:
 
 
 def check_leads(pretraining: Pretraining) -> None:
-    """Refuses methods whose features say nothing about the way to a goal, and goals that are images."""
+    """Raises on methods whose features say nothing about the way to a goal, and on goals that are images."""
     if pretraining.run.vision is not None:
         raise UserError("a goal is an observation of numbers; this run sees images (--pixels)")
     if leading(pretraining.run.objective) is None:
@@ -194,7 +194,7 @@ def to_goal(numbers: Any, pretraining: Pretraining, said: str = "") -> Goal:
 
 
 def check_inside(env: str, goals: Float32[np.ndarray, "goals obs"], names: Sequence[str]) -> None:
-    """Refuses places that a maze does not have."""
+    """Raises on places that a maze does not have."""
     if env not in maze.names():
         return
     plan = maze.geometry(env)
@@ -244,7 +244,7 @@ def play(request: Journey) -> Reached:
 
         def episodes(policy: Any, behind: np.ndarray) -> Episodes:
             return rollout(
-                policy, pretraining.env, behind, request.episodes, tasks=tasks, episode_length=request.steps,
+                policy, pretraining.env, behind, request.episodes, tasks=tasks, episode_length=length,
                 advance=bar.advance,
             )  # fmt: skip
 

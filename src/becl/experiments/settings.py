@@ -5,7 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from becl.errors import UserError
-from becl.objectives.total import Sum, with_option
+from becl.nn.adam import Adam
+from becl.nn.networks import hidden_widths
+from becl.objectives import Objective
+from becl.objectives.total import Sum, named_parts, with_option
 from becl.specs import override, to_text
 
 Run = TypeVar("Run")
@@ -63,21 +66,37 @@ def change(run: Run, setting: Setting) -> Run:
     return dataclasses.replace(run, objective=with_option(before, *setting))  # type: ignore[type-var]
 
 
+POSITIVE = ("temperature", "stddev", "feature_dim", "neighbours", "draws", "samples")
+
+
+def positive_options(objective: Objective) -> dict[str, int | float]:
+    """The options of an objective that must be above 0: some by their names, learning rates and widths by type."""
+    found: dict[str, int | float] = {}
+    for prefix, part in named_parts(objective):
+        found |= {prefix + name: getattr(part, name) for name in POSITIVE if hasattr(part, name)}
+        for field in dataclasses.fields(part):
+            value = getattr(part, field.name)
+            if isinstance(value, Adam):
+                found[f"{prefix}{field.name}.learning_rate"] = value.learning_rate
+        found |= {prefix + name: min(widths, default=1) for name, widths in hidden_widths(part)}
+    return found
+
+
 def check_positive(values: Mapping[str, int | float]) -> None:
-    """Refuses numbers, given by the names of their options, that are not above 0."""
+    """Raises on numbers, given by the names of their options, that are not above 0."""
     for name, value in values.items():
         if not 0 < value < float("inf"):
             raise UserError(f"{name} {value:g}: must be greater than 0 and finite")
 
 
 def check_least(option: str, value: int | None, least: int = 1) -> None:
-    """Refuses a count that is too small; None leaves it to its default."""
+    """Raises on a count that is too small; None leaves it to its default."""
     if value is not None and value < least:
         raise UserError(f"{option} {value}: at least {least} is needed")
 
 
 def check_once(option: str, values: Sequence[Any]) -> None:
-    """Refuses values that are given more than once."""
+    """Raises on values that are given more than once."""
     if repeated := sorted({value for value in values if list(values).count(value) > 1}):
         raise UserError(f"{option}: {', '.join(map(str, repeated))} given more than once")
 

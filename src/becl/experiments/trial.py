@@ -24,8 +24,9 @@ def time_loop(pretraining: Pretraining, patience: float = 20.0) -> float:
     run, trial = pretraining.run, trial_of(pretraining.run)
     updates, began = 0, time.perf_counter()
     since, step = began, 0
+    count, seeds = run.envs * len(pretraining.seeds), pretraining.seeds
     with contextlib.closing(
-        make_envs(pretraining.env, run.envs * len(pretraining.seeds), pretraining.seeds, run.vision)
+        make_envs(pretraining.env, count, seeds, run.vision, pretraining.episode_length)
     ) as environments:
         for now in train(trial, environments, seed_keys(pretraining.seeds), 10**9):
             if now.metrics is None:

@@ -28,7 +28,7 @@ def choose_format(out: Path, wanted: str | None) -> str:
 
 
 def check_out(out: Path, force: bool) -> None:
-    """Refuses a place that cannot be written to; writes nothing."""
+    """Raises if a place cannot be written to; writes nothing."""
     try:
         if out.is_dir():
             raise UserError(f"--out {out} is a folder; name a file")

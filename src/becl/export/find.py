@@ -43,7 +43,7 @@ class Policy(NamedTuple):
 
 
 def check_numbers_seen(run: OffPolicy, folder: Path) -> None:
-    """Refuses policies of images."""
+    """Raises on policies that see images."""
     if run.vision is not None:
         raise UserError(f"{folder} learned from images: policies that see are not written as files")
 
@@ -176,6 +176,9 @@ def describe(
     ends = "0.95 of a cell" if env in maze.names() else "the ends of an actuator's control range"
     if is_external(env):
         ends = "the ends of the environment's own range"
+    scale = f"[-1, 1], the mean action without noise; -1 and 1 are {ends}"
+    if run.env.discrete:
+        scale = "one number in [-1, 1] for each choice; the action is the choice with the largest"
     learner: Any = run.learner
     return {
         "becl": own_version() or "",
@@ -188,7 +191,7 @@ def describe(
         "skill_vector": [float(number) for number in skill],
         "observation_dim": run.env.obs_dim,
         "action_dim": run.env.action_dim,
-        "action_range": f"[-1, 1], the mean action without noise; -1 and 1 are {ends}",
+        "action_range": scale,
         "forward": (WHITENED if learner.normalize else "") + FORWARD,
     }
 
@@ -197,7 +200,7 @@ def to_skill(found: Policy) -> Skill:
     """A policy as a function of the environment's own observations."""
     env = found.about["env"]
     to_vector: Callable[[Any], np.ndarray] | None = None
-    to_action: Callable[[np.ndarray], np.ndarray] | None = None
+    to_action: Callable[[np.ndarray], Any] | None = None
     if is_external(env):
         batch = make_external(env, 1, 0)
         batch.close()

@@ -35,7 +35,7 @@ IR_VERSION = 8  # Of the same release of ONNX.
 
 
 def check_onnx(out: Path) -> None:
-    """Refuses to write a file where onnx is not installed."""
+    """Raises where onnx, which writes the file, is not installed."""
     if importlib.util.find_spec("onnx") is None:
         raise UserError(f"--out {out}: onnx is not installed; {to_install('onnx')}")
 

@@ -72,7 +72,7 @@ def numpy_policy(arrays: Mapping[str, np.ndarray]) -> Act:
 
 
 class Skill:
-    """A policy with one skill as a plain callable: `skill(obs)` is the mean action, without noise.
+    """A policy with one skill as a plain callable: `skill(obs)` is the mean action, or the best choice, without noise.
 
     Takes one observation or a batch of them and gives actions in the environment's own range. Needs NumPy alone.
     """
@@ -82,9 +82,9 @@ class Skill:
         arrays: Mapping[str, np.ndarray],
         about: Mapping[str, Any],
         to_vector: Callable[[Any], np.ndarray] | None = None,
-        to_action: Callable[[np.ndarray], np.ndarray] | None = None,
+        to_action: Callable[[np.ndarray], Any] | None = None,
     ):
-        """`to_vector` flattens observations that are no arrays; `to_action` scales actions from [-1, 1]."""
+        """`to_vector` flattens observations that are no arrays; `to_action` makes actions of what the policy gives."""
         self.arrays, self.about = dict(arrays), dict(about)
         self._act, self._to_vector, self._to_action = numpy_policy(arrays), to_vector, to_action
 
@@ -101,7 +101,7 @@ class Skill:
         """The skill as the policy was given it."""
         return np.array(self.about["skill_vector"], np.float32)
 
-    def __call__(self, obs: Any) -> np.ndarray:
+    def __call__(self, obs: Any) -> Any:
         if self._to_vector is not None and not isinstance(obs, np.ndarray):
             obs = self._flattened(obs)
         obs = np.asarray(obs, np.float32)

@@ -7,6 +7,13 @@ With trunk features shared by both critics, clipped noise on target and policy a
     actor loss  = − mean min(Q₁, Q₂)(s, π(s) + clipped noise)
     Q̄ ← 0.01 · Q + 0.99 · Q̄
 
+Where an action is one of several choices (`EnvSpec.discrete`), it is a one-hot vector. The policy's numbers are what
+each choice is worth to it, m = π(s) in [-1, 1]; with Gumbel noise g, a draw from softmax(m / σ) and its gradient are
+
+    a = one-hot(argmax(m + σ · g)),                          ∇a = ∇ softmax(m / σ + g)
+
+(the straight-through estimator of Jang et al. 2017), with σ = `stddev`. Evaluation takes the largest number.
+
 Where an objective has two rewards, each has its y and its critic loss, whose gradients are reconciled (AMPED).
 
 On features of images (`feature_dim`) the networks are URLB's for those: a narrow trunk of state and skill, which the
@@ -54,9 +61,11 @@ class Actor(eqx.Module):
     """Statistics of observations, if they are whitened."""
     deeper: Linear | None = None
     """A second hidden layer, if observations are features of images."""
+    discrete: bool = eqx.field(static=True, default=False)
+    """Whether an action is the choice with the largest number."""
 
     def __call__(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch action"]:
-        """The mean action."""
+        """The mean action; of choices, a number each."""
         return self.mean(self.whitened(x))
 
     def mean(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch action"]:
@@ -133,9 +142,9 @@ class DDPG:
     hidden: int = 1024
     """Width of every layer, but for the trunk with `feature_dim`."""
     stddev: float = 0.2
-    """Standard deviation of the noise on actions."""
+    """Standard deviation of the noise on actions; of choices, scale of their Gumbel noise."""
     noise_clip: float = 0.3
-    """Clip of that noise in updates; acting does not clip it."""
+    """Clip of that noise in updates; acting does not clip it, and that of choices is never clipped."""
     target_rate: float = 0.01
     optimizer: Adam = Adam(1e-4)
     critic_dim: int = 1
@@ -162,6 +171,7 @@ class DDPG:
             orthogonal_layer(keys[2], self.hidden, env.action_dim, self.action_gain),
             init_moments(env.obs_dim) if self.normalize else None,
             self.init_deeper(actor_key),
+            env.discrete,
         )
         critic = self.init_critic(critic_key, state_dim, env.action_dim)
         return DDPGState(actor, critic, critic, self.optimizer.init(actor), self.optimizer.init(critic))
@@ -197,6 +207,9 @@ class DDPG:
         """Actions for collecting: noisy, or uniform while `random`."""
         noise_key, random_key = jax.random.split(key)
         mean = actor(jnp.concatenate([obs, skill], -1))
+        if actor.discrete:
+            worth = jnp.where(random, 0.0, mean)  # Choices that are worth the same are drawn uniformly.
+            return choose(worth, self.stddev, noise_key)
         noisy = into_range(mean + self.stddev * jax.random.normal(noise_key, mean.shape))
         return jnp.where(random, jax.random.uniform(random_key, mean.shape, minval=-1.0), noisy)
 
@@ -224,14 +237,14 @@ class DDPG:
         here = state.actor.whitened(jnp.concatenate([batch.obs, batch.skill], -1))
         there = state.actor.whitened(jnp.concatenate([batch.next_obs, batch.skill], -1))
 
-        next_value = values(old_target, there, self._noisy(old_actor.mean(there), target_key), batch.skill).min(0)
+        next_value = values(old_target, there, self._noisy(old_actor, there, target_key), batch.skill).min(0)
         goal = (batch.reward.T + batch.discount * next_value).T
         grads, measured = self.critic_gradient(old_critic, here, batch, goal, key)
         critic, critic_opt = self.optimizer.update(state.critic, grads, state.critic_opt)
         new_critic = rounded(critic)
 
         def actor_loss(actor: Actor):
-            return -values(new_critic, here, self._noisy(actor.mean(here), actor_key), batch.skill).min(0).mean()
+            return -values(new_critic, here, self._noisy(actor, here, actor_key), batch.skill).min(0).mean()
 
         policy_loss, grads = jax.value_and_grad(actor_loss)(old_actor)
         actor, actor_opt = self.optimizer.update(state.actor, grads, state.actor_opt)
@@ -281,7 +294,10 @@ class DDPG:
             "actor_idle": idle,
         }
 
-    def _noisy(self, mean: Float[Array, "batch action"], key: PRNGKeyArray) -> Float[Array, "batch action"]:
+    def _noisy(self, actor: Actor, x: Float[Array, "batch in"], key: PRNGKeyArray) -> Float[Array, "batch action"]:
+        mean = actor.mean(x)
+        if actor.discrete:
+            return choose(mean, self.stddev, key)
         noise = self.stddev * jax.random.normal(key, mean.shape)
         return into_range(mean + jnp.clip(noise, -self.noise_clip, self.noise_clip))
 
@@ -290,6 +306,15 @@ def into_range(action: Float[Array, "*batch action"]) -> Float[Array, "*batch ac
     """Actions clamped into range; the gradient ignores the clamp."""
     clamped = jnp.clip(action, -1 + EDGE, 1 - EDGE)
     return action + jax.lax.stop_gradient(clamped - action)
+
+
+def choose(worth: Float[Array, "*batch n"], stddev: float, key: PRNGKeyArray) -> Float[Array, "*batch n"]:
+    """One-hot choices from the softmax of what each is worth, with the gradient of that softmax."""
+    scale = max(stddev, EDGE)
+    drawn = worth / scale + jax.random.gumbel(key, worth.shape)
+    choice = jax.nn.one_hot(jnp.argmax(drawn, -1), worth.shape[-1], dtype=worth.dtype)
+    soft = jax.nn.softmax(drawn)
+    return choice + (soft - jax.lax.stop_gradient(soft))
 
 
 def values(

@@ -393,7 +393,7 @@ class OffPolicy:
 
 
 def mean_of(reward: Float[Array, "batch *targets"]) -> Float[Array, ""]:
-    """Of a batch; of several targets together."""
+    """The mean over a batch, and over several targets together."""
     return reward.sum() / len(reward) if reward.ndim > 1 else reward.mean()
 
 

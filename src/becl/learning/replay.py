@@ -29,14 +29,14 @@ class Experience(NamedTuple):
     """One step of all environments, or many of them."""
 
     obs: Shaped[Array, "*t_envs_obs"]
-    """Of images, in the replay: the newest frame."""
+    """With images, in the replay: the newest frame."""
     action: Float[Array, "*t envs action"]
     reward: Float[Array, "*t envs"]
     """The environment's own reward."""
     discount: Float[Array, "*t envs"]
     """0 where the task ended for good, else 1."""
     next_obs: Shaped[Array, "*t_envs_obs"]
-    """Of images, in the replay: how many episodes had ended before."""
+    """With images, in the replay: how many episodes had ended before."""
     skill: Float[Array, "*t envs skill"]
     """The skill that chose the action."""
     since: Int[Array, "*t envs"]

@@ -67,7 +67,7 @@ class Vision:
     """Which state of a transition carries the objective's gradient."""
     encoder: CNN | PIEG = CNN()
     optimizer: Adam = Adam()
-    """Of the encoder, one for each loss that trains it."""
+    """The encoder's, one for each loss that trains it."""
 
     @property
     def cached(self) -> bool:
@@ -116,7 +116,7 @@ class SeeingState(NamedTuple):
     """The encoder's optimiser for the critic's loss, where that trains it."""
     objective_opt: AdamState | tuple[()]
     inner: DDPGState
-    """Of the learner behind the encoder."""
+    """State of the learner behind the encoder."""
 
     @property
     def actor(self) -> Seer:

@@ -61,7 +61,7 @@ class Selector(Unmoved):
     clip: float = 10.0
     """Largest length of a gradient."""
     width: int = 256
-    """Of the hidden layers of all its networks."""
+    """Width of the hidden layers of all its networks."""
     optimizer: Adam = Adam(3e-4)
 
     def init(self, key: PRNGKeyArray, env: EnvSpec, skills: SkillSpace) -> SelectorState:

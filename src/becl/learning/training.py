@@ -65,7 +65,7 @@ def environment_errors(step: int) -> Iterator[None]:
 
 
 def check_outcome(step: Step) -> None:
-    """Refuses NaNs and infinities before they spread to all weights."""
+    """Raises on NaN and infinity before they spread to all weights."""
     for name, values in (("an observation", step.next_obs), ("an observation", step.obs), ("a reward", step.reward)):
         if isinstance(values, np.ndarray) and not np.isfinite(values).all():  # Images that were drawn are finite.
             place = np.argwhere(~np.isfinite(values))[0].tolist()

@@ -134,7 +134,8 @@ def rollout(
     (default: all).
 
     If a task changes the scene, each task is simulated separately, and everything but the rewards comes from the first.
-    `advance` is told how many steps were done. With a `vision` the policy sees images; what is measured is the same.
+    `advance` gets the number of steps that were done. With a `vision` the policy sees images; what is measured is the
+    same.
     """
     wanted = Wanted(policy, skills, episodes, seed, episode_length, advance, vision)
     if env in maze.names():

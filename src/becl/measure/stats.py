@@ -308,5 +308,5 @@ def _few_runs(samples: tuple[Sample, ...], level: float) -> str:
     if runs < 2:
         return f"no interval: {task} has 1 run, and a spread needs at least 2"
     best = best_coverage(int(runs), len(samples[0].tasks), level)
-    claim = f"a {100 * level:g}% interval of {runs} runs a task holds the truth {best:.0%} of the time at best"
+    claim = f"a {100 * level:g}% interval of {runs} runs per task holds the truth {best:.0%} of the time at best"
     return f"too few runs: {task} has {runs}, and {claim}"

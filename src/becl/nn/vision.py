@@ -43,7 +43,7 @@ class CNN:
     """3×3 convolutions without padding, the first with stride 2, ReLU behind each: 39,200 features of 84×84 images."""
 
     filters: int = 32
-    """Of each convolution."""
+    """Filters of each convolution."""
     layers: int = 4
 
     def init(self, key: PRNGKeyArray, size: int, stack: int) -> ConvNet:

@@ -46,8 +46,9 @@ class BeCL:
     """β: negatives weighted by exp(β·similarity/κ), normalised; 0 weighs them equally."""
     ramp: float = 0.0
     """Reward times progress^ramp: the walk through corridors that all skills share costs less."""
-    state: Literal["next_obs", "obs"] = "next_obs"
-    """Which state of a transition is looked at: where it leads (released code), or where it begins (paper)."""
+    state: Literal["next_obs", "obs", "both"] = "next_obs"
+    """What of a transition is contrasted: the state where it leads (released code), the one where it begins (paper), or
+    both as one, the ends of a sub-trajectory (Section 3.4) of `replay.nstep` steps."""
     feature_dim: int = 16
     network: Network = Network()
     head: Widths | None = (1024,)

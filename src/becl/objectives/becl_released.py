@@ -35,8 +35,8 @@ class BeCLReleased:
     """Which state(s) of the same skill an anchor is pulled to: the first in the batch as released, or as in `becl`."""
     ramp: float = 0.0
     """Reward times progress^ramp; 0 as released."""
-    state: Literal["next_obs", "obs"] = "next_obs"
-    """Which state of a transition is looked at: where it leads, as released, or where it begins."""
+    state: Literal["next_obs", "obs", "both"] = "next_obs"
+    """What of a transition is contrasted: the state where it leads, as released, or as in `becl-paper`."""
     feature_dim: int = 16
     network: Network = Network()
     head: Widths | None = (1024,)

@@ -48,7 +48,7 @@ def negative_sum(
 
 
 def mean_over(mask: Bool[Array, "anchors batch"], x: Float[Array, "anchors batch"]) -> Float[Array, " anchors"]:
-    """Of each row; 0 where nothing is masked."""
+    """Mean over what is masked in each row; 0 where nothing is."""
     return jnp.sum(jnp.where(mask, x, 0.0), 1) / jnp.maximum(mask.sum(1), 1)
 
 

@@ -25,7 +25,7 @@ class Contrast(Protocol):
     @property
     def ramp(self) -> float: ...
     @property
-    def state(self) -> Literal["next_obs", "obs"]: ...
+    def state(self) -> Literal["next_obs", "obs", "both"]: ...
     @property
     def feature_dim(self) -> int: ...
     @property
@@ -50,10 +50,18 @@ class Contrast(Protocol):
 def init_encoder(spec: Contrast, key: PRNGKeyArray, obs_dim: int) -> EncoderState:
     """An encoder and, where there is to be one, a projection head behind it."""
     encoder_key, head_key = jax.random.split(key)
-    encoder, head = spec.network.init(encoder_key, obs_dim, spec.feature_dim), None
+    width = 2 * obs_dim if spec.state == "both" else obs_dim
+    encoder, head = spec.network.init(encoder_key, width, spec.feature_dim), None
     if spec.head is not None:
         head = Network(spec.head, spec.network.start).init(head_key, spec.feature_dim, spec.feature_dim)
     return EncoderState(encoder, head, spec.optimizer.init((encoder, head)))
+
+
+def looked_at(spec: Contrast, batch: Batch) -> Float[Array, "batch o"]:
+    """What of each transition has features: one of its states, or the two ends of the sub-trajectory that it is."""
+    if spec.state == "both":
+        return jnp.concatenate([batch.obs, batch.next_obs], -1)
+    return batch.obs if spec.state == "obs" else batch.next_obs
 
 
 def encode(state: EncoderState, obs: Float[Array, "*b o"]) -> Float[Array, "*b f"]:
@@ -69,7 +77,7 @@ def _features(networks: tuple[MLP, MLP | None], obs: Float[Array, "*b o"]) -> Fl
 
 def fit_encoder(spec: Contrast, state: EncoderState, batch: Batch, key: PRNGKeyArray) -> tuple[EncoderState, Metrics]:
     """One step down the mean loss over a batch."""
-    states = getattr(batch, spec.state)
+    states = looked_at(spec, batch)
     every = jnp.arange(len(batch.progress))
 
     def loss_fn(networks: tuple[MLP, MLP | None]) -> tuple[Float[Array, ""], Float[Array, ""]]:
@@ -87,6 +95,6 @@ def encoder_reward(
     spec: Contrast, state: EncoderState, batch: Batch, key: PRNGKeyArray
 ) -> tuple[EncoderState, Float[Array, " batch"]]:
     """The reward of every state of a batch, times progress^ramp."""
-    features = encode(state, getattr(batch, spec.state))
+    features = encode(state, looked_at(spec, batch))
     rewards = in_blocks(lambda rows: spec.contrast(features[rows], features, batch, rows, key)[1], len(features))
     return state, rewards * batch.progress**spec.ramp

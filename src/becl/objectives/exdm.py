@@ -29,7 +29,7 @@ WAVES = 8  # Frequencies of the time that the network sees, each twice the one b
 class ExDMState(NamedTuple):
     denoiser: MLP
     moments: Moments
-    """Of states."""
+    """Moments of states."""
     scale: RunningScale
     opt: AdamState
 

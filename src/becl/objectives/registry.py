@@ -107,7 +107,7 @@ class Method:
 
 
 PREDICTED = FromImages(through="obs")
-"""Of methods whose loss compares with what h(s') is, which would otherwise be made easy to predict."""
+"""For methods whose loss compares with what h(s') is, which would otherwise be made easy to predict."""
 
 
 def directed(objective: Objective, summary: str, maze: MazeStudy | None = None) -> Method:
@@ -120,12 +120,10 @@ METHODS: dict[str, Method] = {
     "becl": Method(
         BeCLReleased(),
         "competence",
-        "contrast between skills, by the released formula; in the maze Eq. 8 and 10 with the nearest positive",
+        "contrast between skills, by the released formulas for robots and for mazes",
         fits_per_update=3,
         released_skill=True,
-        maze=MazeStudy(
-            BeCL(positive="nearest", temperature=0.2, ramp=0.35), entropy_weight=0.07, fit_epochs=1, learning_rate=6e-4
-        ),
+        maze=MazeStudy(BeCLReleasedMaze(ramp=0.12), entropy_weight=0.12),
         finetune_skill="random",
     ),
     "becl-paper": Method(
@@ -364,7 +362,7 @@ RESERVED = {
 
 
 def check_method(name: str, method: Method) -> None:
-    """Refuses what could not be named, kept or trained."""
+    """Raises on what could not be named, kept or trained."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", name):
         raise UserError(f"method {name!r}: a name has small letters, digits and dashes")
     if not isinstance(method, Method):
@@ -386,7 +384,7 @@ def check_method(name: str, method: Method) -> None:
 
 
 def check_objective(what: str, objective: Any) -> None:
-    """Refuses an objective that is not a frozen dataclass of options with the methods of the protocol."""
+    """Raises on an objective that is not a frozen dataclass of options with the methods of the protocol."""
     if isinstance(objective, type):
         raise UserError(f"{what}: expected an instance, {objective.__name__}(), not the class")
     kind = type(objective).__name__
@@ -408,7 +406,7 @@ def check_objective(what: str, objective: Any) -> None:
 
 
 def check_chance(what: str, objective: Any) -> None:
-    """Refuses a chance level that is no number."""
+    """Raises on a chance level that is not a number."""
     try:
         level = chance_reward(objective, 1024)
         sound = level is None or math.isfinite(level)
@@ -428,7 +426,7 @@ def check_frozen(what: str, spec: Any) -> None:
 
 
 def check_json(what: str, objective: Any) -> None:
-    """Refuses options that a folder could not keep or jit could not compare."""
+    """Raises on options that a folder could not keep or jit could not compare."""
     classes = {part.__name__: part for part in kinds_of(objective)}
     kind, hints = type(objective).__name__, get_type_hints(type(objective))
     for field in dataclasses.fields(objective):

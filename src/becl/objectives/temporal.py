@@ -159,7 +159,7 @@ class CSD:
     """Directions in as many dimensions as there are features."""
     network: Network = Network()
     density: Network = Network()
-    """Of the model of steps."""
+    """Network of the model of steps."""
     optimizer: Adam = Adam()
     dual: float = 3000.0
     """λ in the beginning."""
@@ -213,7 +213,7 @@ def controllability(gap: Float[Array, "batch obs"], log_std: Float[Array, "batch
 class LSDState(NamedTuple):
     features: MLP
     stretched: tuple[Array, ...]
-    """Of each layer, about the direction that it stretches most."""
+    """About the direction that each layer stretches most."""
     opt: AdamState
 
 

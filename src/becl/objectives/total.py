@@ -44,11 +44,11 @@ class Sum:
     """Sum(BeCL(), RND(), weights=(1, 10))."""
 
     skills: SkillSpace = NoSkill()
-    """Of all parts that have any."""
+    """Skills of all parts that have any."""
     parts: tuple[Any, ...] = ()
     """Objectives."""
     weights: tuple[float, ...] = ()
-    """Of the parts' rewards, in the same order; 0 for one that only watches."""
+    """Weights of the parts' rewards, in the same order; 0 for a part that only watches."""
     fits: tuple[int, ...] = ()
     """Batches that each part is fitted to before an update, the last of those that it has; empty: all of them."""
     names: tuple[str, ...] = ()
@@ -147,7 +147,7 @@ def check_names(names: Sequence[str]) -> None:
 def check_numbers(
     names: Sequence[str], weights: Sequence[int | float], fits: Sequence[int], targets: Sequence[int]
 ) -> None:
-    """Refuses as many numbers as there are no parts, and numbers that nothing can be multiplied by."""
+    """Raises if there are not as many numbers as parts, and on numbers that nothing can be multiplied by."""
     whole, count = "+".join(names), len(names)
     for option, values in (("weights", weights), ("fits", fits), ("targets", targets)):
         if len(values) != count and (option == "weights" or values):

@@ -185,7 +185,7 @@ class MazeOptions:
         # the paper's comparison with its own settings, two seeds of each method
         becl maze --study figure4 --seeds 2
         # another maze, and an option of one method only
-        becl maze --maze square_tree --set becl:positive=mean --out runs/tree
+        becl maze --maze square_tree --set becl:ramp=0 --out runs/tree
     """
 
     methods: Annotated[tuple[Method, ...], Group("What to compare")] = ()
@@ -211,8 +211,8 @@ class MazeOptions:
     cycles: int | None = None
     """Training cycles, each of 2 × 50 episodes of 50 steps (default: the paper's 2500)."""
     set: Annotated[Settings, Group("Details of the methods")] = ()
-    """Any other option, of all methods or of one: learner.entropy_weight=0.1 becl:positive=mean; `becl methods METHOD`
-    lists them. --set may be repeated, but each option is set once."""
+    """Any other option, of all methods or of one: learner.entropy_weight=0.1 becl:ramp=0; `becl methods METHOD` lists
+    them. --set may be repeated, but each option is set once."""
     mine_iterations: int = 10_000
     """Iterations of MINE in the estimates study."""
     workers: Annotated[int | None, Group("Running and output")] = None
@@ -244,9 +244,9 @@ class SweepOptions:
     """
 
     file: Annotated[tuple[str, ...], Positional, Value("SWEEP", tuple, several=True)]
-    """A TOML file (docs/sweeps.md), or a preset: smoke, paper-maze, paper-urlb, paper-ablations. With the word status
-    before it, only how far the sweep is. Or the word collect and two folders: what a report needs of the first sweep is
-    copied to the second."""
+    """A TOML file (docs/sweeps.md), or a preset: smoke, paper-maze, paper-urlb, paper-ablations, paper-figure10, 11 or
+    12, transfer, transfer-causes. With the word status before it, only how far the sweep is. Or the word collect and
+    two folders: what a report needs of the first sweep is copied to the second."""
     out: Annotated[Folder | None, Group("What and where")] = None
     """Folder for all results (default: what the file says, otherwise runs/sweep-NAME)."""
     group: Annotated[int | None, Group("How jobs run")] = None

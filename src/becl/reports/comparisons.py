@@ -76,7 +76,7 @@ def comparisons(configurations: Sequence[Configuration]) -> list[Comparison]:
 
 
 def shared_tasks(sets: Sequence[set[str]]) -> set[str]:
-    """Of the sets of tasks, the one with the most (configuration, task) pairs among configurations that have it all."""
+    """The set of tasks with the most (configuration, task) pairs among configurations that have all of it."""
 
     def pairs(tasks: set[str]) -> tuple[int, int]:
         having = sum(tasks <= other for other in sets)

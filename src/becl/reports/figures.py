@@ -42,7 +42,7 @@ class Cloud(NamedTuple):
 
 @matplotlib.rc_context(STYLE)
 def aggregates(rows: Mapping[str, Mapping[str, Interval]], titles: Mapping[str, str], styles: Styles) -> Figure:
-    """A row a method, a plot an aggregate: the value as a line, its interval as a bar."""
+    """One row per method, one plot per aggregate: the value as a line, its interval as a bar."""
     names = list(titles)
     figure = Figure(figsize=(PAGE_WIDTH, 0.55 + 0.17 * len(rows)), layout="constrained")
     places = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
@@ -89,7 +89,7 @@ def profiles(curves: Mapping[str, Profile], styles: Styles) -> Figure:
 
 @matplotlib.rc_context(STYLE)
 def finetuning_curves(tasks: Mapping[str, Mapping[str, Cloud]], styles: Styles) -> Figure:
-    """Return against steps: a panel a task, a line a method, the mean over seeds in a band of its standard error."""
+    """Return against steps: one panel per task, one line per method, mean over seeds within its standard error."""
     labels = [label for label in styles if any(label in lines for lines in tasks.values())]
     farthest = max(1.0, *(float(cloud.steps[-1]) for lines in tasks.values() for cloud in lines.values()))
     unit, unit_name = (1e6, "millions") if farthest >= 1e6 else (1e3, "thousands")
@@ -137,7 +137,7 @@ def skill_bars(tasks: Mapping[str, Mapping[int, Mapping[int, float]]]) -> Figure
 
 @matplotlib.rc_context(STYLE)
 def choice_bars(tasks: Mapping[str, Mapping[str, Float[np.ndarray, " seeds"]]]) -> Figure:
-    """Ways of choosing the skill: a panel a task, a bar a way, with its standard error and a dot a seed."""
+    """Ways of choosing the skill: one panel per task, one bar per way, with its standard error and one dot per seed."""
     names = list(dict.fromkeys(name for bars in tasks.values() for name in bars))
     colors = dict(zip(names, skill_colors(len(names)), strict=True))
     figure, places = _panels(tasks, names)
@@ -164,7 +164,7 @@ def choice_bars(tasks: Mapping[str, Mapping[str, Float[np.ndarray, " seeds"]]]) 
 def ablation(
     tasks: Mapping[str, Mapping[str, Mapping[float, Float[np.ndarray, " seeds"]]]], option: str, logarithmic: bool
 ) -> Figure:
-    """Return against one option: a panel a task, a line a method with all else equal, standard errors as bars."""
+    """Return against one option: one panel per task, one line per method all else equal, standard errors as bars."""
     labels = list(dict.fromkeys(label for lines in tasks.values() for label in lines))
     styles = method_styles(labels)
     figure, places = _panels(tasks, labels)
@@ -218,7 +218,7 @@ def zero_shot(
 
 
 class Beside(NamedTuple):
-    """Ours and published scores of a method, a number a task."""
+    """Ours and published scores of a method, one number per task."""
 
     ours: Float[np.ndarray, " tasks"]
     error: Float[np.ndarray, " tasks"]

@@ -112,7 +112,7 @@ class PretrainingFolder(NamedTuple):
     zero_shot: list[ZeroShot]
     """In the order of snapshots."""
     skills: dict[int, list[dict[str, str]]]
-    """Rows about a snapshot's skills, one a seed."""
+    """Rows about a snapshot's skills, one per seed."""
     chance: float | None = None
     """The reward that says nothing was learned, in runs whose result has it."""
 
@@ -350,7 +350,7 @@ def read_study_folder(path: Path, config: Json) -> StudyFolder:
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
-    """As `read_table`, of a file that must have a row."""
+    """Reads a table as `read_table` does; the file must have a row."""
     if rows := read_table(path, columns):
         return rows
     raise UserError(f"{path.name} has no rows")

@@ -50,12 +50,17 @@ def write_report(found: Found, sections: Sequence[Section], options: ReportOptio
                 images[picture.name] = "data:image/svg+xml;base64," + base64.b64encode(svg.read_bytes()).decode()
         write_text(out / "index.html", render(found, sections, images, options))
         if options.markdown is not None:
-            places = os.path.relpath(out / "figures", options.markdown.parent)
-            origin = f"Made by `{command_text(options)}`."
-            page = to_markdown(page_title(found), sections, found.warnings, places, origin)
-            write_text(options.markdown, shared_text(printable(page), private))
+            write_text(options.markdown, markdown(found, sections, options, options.markdown))
     except OSError as error:
         raise UserError(f"cannot write in {out}: {error.strerror}") from None
+
+
+def markdown(found: Found, sections: Sequence[Section], options: ReportOptions, place: Path) -> str:
+    """The page as Markdown that lies at `place`."""
+    figures = os.path.relpath(options.out / "figures", place.parent)
+    origin = f"Made by `{command_text(options)}`."
+    page = to_markdown(page_title(found), sections, found.warnings, figures, origin)
+    return shared_text(printable(page), private_folders(options))
 
 
 def render(found: Found, sections: Sequence[Section], images: Mapping[str, str], options: ReportOptions) -> str:

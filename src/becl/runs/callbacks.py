@@ -22,8 +22,8 @@ class Callback:
         """Before the first step. `config` is what config.json holds."""
 
     def on_log(self, step: int, rows: Sequence[Row]) -> bool | None:
-        """New rows of metrics.csv, one a seed (finetuning: one a task and seed). True stops the run, as Ctrl-C does:
-        it can be resumed."""
+        """New rows of metrics.csv, one per seed (finetuning: one per task and seed). True stops the run, as Ctrl-C
+        does: it can be resumed."""
 
     def on_score(self, step: int, rows: Sequence[Row]) -> None:
         """Finetuning: new rows of scores.csv."""

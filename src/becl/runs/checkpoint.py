@@ -80,13 +80,13 @@ class Checkpoints:
         self._forget(step)
 
     def steps(self) -> list[int]:
-        """Of the checkpoints there are, the oldest first."""
+        """Steps of the checkpoints there are, the oldest first."""
         found = (re.fullmatch(r"step-(\d+)\.json", path.name) for path in self.folder.glob("step-*.json"))
         return sorted(int(match[1]) for match in found if match)
 
     def load(self, largest: int, say: Callable[[str], None]) -> Checkpoint | None:
         """The newest checkpoint that is whole; None where there is none. One of more than `largest` bytes is not
-        looked at. `say` is told of damaged ones."""
+        looked at. Damaged ones are reported by `say`."""
         steps = self.steps()
         for place, step in enumerate(reversed(steps)):
             try:
@@ -195,7 +195,7 @@ class Saver:
         return fine
 
     def wait(self) -> bool:
-        """Whether all that was begun is written. A disk that is full is no reason to stop: it is told."""
+        """Whether all that was begun is written. A full disk is reported, but is no reason to stop."""
         if self._under_way is None:
             return True
         step, future = self._under_way
@@ -228,7 +228,7 @@ def _check(record: dict[str, Any], name: str) -> None:
 
 
 def _size(path: Path) -> int:
-    """Of a plain file: others, such as devices, may have no end."""
+    """The size of a plain file: others, such as devices, may have no end."""
     found = path.lstat()
     if not stat.S_ISREG(found.st_mode):
         raise Damaged(f"{path.name} is no file")

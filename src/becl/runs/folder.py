@@ -49,7 +49,7 @@ def open_folder(config: dict[str, Any], out: Path) -> None:
 
 
 def shareable(config: Any, out: Path) -> Any:
-    """A configuration, as JSON, as it is written: `source`, another folder, is told from the run's own."""
+    """A configuration, as JSON, as it is written: `source`, another folder, is relative to the run's own."""
     try:
         return config | {"source": os.path.relpath(os.path.realpath(config["source"]), os.path.realpath(out))}
     except (KeyError, TypeError, ValueError):  # It has none, or is on another drive.
@@ -59,7 +59,7 @@ def shareable(config: Any, out: Path) -> Any:
 def located(config: Any, out: Path | None = None) -> Any:
     """A configuration, as JSON, whose `source` is where it is: however it was spelled.
 
-    In the folder of a run, `out`, it is told from there; earlier versions wrote what had been typed.
+    In the folder of a run, `out`, it is relative to that folder; earlier versions wrote what had been typed.
     """
     try:
         if out is not None and os.path.isdir(place := os.path.join(os.path.realpath(out), config["source"])):
@@ -91,7 +91,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def check_printable(data: Any, path: Path) -> None:
-    """Refuses JSON values with control characters in a text: names are printed, also on terminals."""
+    """Raises on JSON values with control characters in a text: names are printed, also on terminals."""
     if isinstance(data, str) and ("\n" in data or printable(data) != data):
         raise UserError(f"{path} is damaged: {data!r} has control characters")
     for one in [*data, *data.values()] if isinstance(data, dict) else data if isinstance(data, list) else ():
@@ -157,7 +157,7 @@ def choose_snapshot(
 
 
 def same_settings(config: dict[str, Any], folder: Path) -> None:
-    """Refuses to go on with a run that this version would run otherwise."""
+    """Raises if this version would continue a run differently."""
     if place := difference(bare(read_config(folder)), json.loads(json.dumps(config))):
         raise UserError(f"{folder} was made by a version with other settings ({place} now)")
     if not os.access(folder, os.W_OK):

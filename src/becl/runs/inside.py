@@ -72,7 +72,7 @@ def is_name(name: object) -> bool:
 
 
 def check_inside(folder: Path) -> None:
-    """Refuses a folder in which, however deep, something is a link, a pipe or a device; follows none."""
+    """Raises on a folder with a link, a pipe or a device in it, at any depth; follows none."""
     waiting = [folder]
     while waiting:
         for path, is_folder in _entries(waiting.pop()):

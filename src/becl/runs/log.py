@@ -19,7 +19,7 @@ from becl.runs.inside import inside, open_plain, remove_inside
 
 
 class Log:
-    """Means of metrics over intervals, a row a lane. Waits for the device only when it writes."""
+    """Means of metrics over intervals, one row per lane. Waits for the device only when it writes."""
 
     def __init__(
         self,

@@ -30,7 +30,7 @@ class NotFinite(Exception):
 
 @contextlib.contextmanager
 def fitting(source: Path) -> Iterator[None]:
-    """Refuses a checkpoint whose checksums are right and whose contents are another's."""
+    """Raises on a checkpoint whose checksums are right but whose contents are another run's."""
     try:
         yield
     except UserError:

@@ -79,6 +79,6 @@ def _config(folder: Path) -> dict[str, Any] | None:
 
 
 def _digest(config: Mapping[str, Any]) -> str:
-    """Of all but the words of plug-ins, and where the pretraining lies, which may be moved."""
+    """A digest of all but the words of plug-ins and the place of the pretraining, which may be moved."""
     kept = {name: value for name, value in bare(dict(config)).items() if name != "source"}
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:32]

@@ -53,7 +53,7 @@ class Experiment(Protocol):
     labels: list[dict[str, Any]]
     """What tells the lanes apart in tables, for example {"seed": 3}."""
     steps: int
-    """Of the environment, for each lane."""
+    """Steps of the environment, for each lane."""
     unit: int
     """Environment steps in a step of the loop."""
     log_every: int

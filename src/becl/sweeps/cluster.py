@@ -49,7 +49,7 @@ def load_ray(address: str | None) -> Any:
 
 
 def check_address(address: str) -> None:
-    """Refuses an address that is malformed, or where nobody answers."""
+    """Raises on an address that is malformed, or where nobody answers."""
     if not installed():
         raise UserError(f"--ray-address {address}: Ray is not installed; {INSTALL}")
     if address == "auto":

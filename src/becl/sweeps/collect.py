@@ -73,7 +73,7 @@ def ripe(source: Path) -> Harvest:
 
 
 def check_same_sweep(source: Path, target: Path, jobs: Sequence[Job], known: Sequence[Job]) -> None:
-    """Refuses to mix two sweeps, and two jobs that trained the same run."""
+    """Raises if two sweeps would be mixed, or two jobs that trained the same run."""
     if not known:
         return
 
@@ -99,7 +99,7 @@ def runs_of(job: Job) -> list[tuple[str, int, str]]:
 
 
 def check_whole(source: Path, job: Job) -> None:
-    """Refuses a finished job whose tables are damaged or end too early."""
+    """Raises on a finished job whose tables are damaged or end too early."""
     if job.stage == "maze":
         for path in files_of(source, job):
             if not path.exists():
@@ -122,7 +122,7 @@ def check_whole(source: Path, job: Job) -> None:
 
 
 def check_equal(source: Path, target: Path, job: Job) -> None:
-    """Refuses a run that two machines have trained with different outcomes."""
+    """Raises on a run that two machines have trained with different outcomes."""
     where = f"{job.name} is in {source} and in {target}, with different"
     if job.stage != "maze" and configuration(source / job.name) != configuration(target / job.name):
         raise UserError(f"{where} configurations; keep one of them")

@@ -245,7 +245,7 @@ class Sweep:
 def presets() -> dict[str, Any]:
     """The sweeps that come with becl, by name."""
     folder = resources.files("becl") / "data" / "sweeps"
-    return {file.name.removesuffix(".toml"): file for file in sorted(folder.iterdir(), key=lambda file: file.name)}
+    return dict(sorted((file.name.removesuffix(".toml"), file) for file in folder.iterdir()))
 
 
 def read_sweep(word: str) -> Sweep:
@@ -293,7 +293,7 @@ def parse(source: str, text: str, name: str | None = None) -> Sweep:
 
 
 def checked(block: Block) -> Block:
-    """Refuses values that a command line would read as something else."""
+    """Raises on values that a command line would read as something else."""
     if not isinstance(block.values.get("name", ""), str):
         raise block.wrong("name: expected a word", "name")
     for key, value in dotted(block.values):

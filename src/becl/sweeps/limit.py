@@ -44,6 +44,7 @@ class TimeLimit:
     def measure(self, plan: Plan, out: Path, device: Device) -> None:
         """Reads the rates of all jobs that are done, and those that come with becl."""
         self._out, self._device = out, device.kind
+        self._plan = plan
         self._seen = seen_rates(plan.jobs, out, device.kind)
         self._known = known_rates() if full_size(plan) else []
 
@@ -65,27 +66,35 @@ class TimeLimit:
         needs = self.needs(job)
         return not self.over and (self.left > 0 if needs is None else needs <= self.left)
 
+    def fits_with_rest(self, job: Job) -> bool:
+        """Whether there is time for the jobs that learn from this one as well.
+
+        A pretraining without them is lost where only results are brought back (`becl sweep collect`).
+        """
+        return sum(self.needs(one) or 0.0 for one in (job, *self._plan.after(job))) <= self.left
+
     def choose(self, ready: Sequence[Job], places: int) -> list[Job]:
         """The jobs to start now, no more than there are places for: waiting in a queue takes time as well."""
-        return [job for job in ready if self.fits(job)][: max(places, 0)]
+        fit = [job for job in ready if self.fits(job)]
+        return ([job for job in fit if self.fits_with_rest(job)] or fit)[: max(places, 0)]
 
     def preview(self, plan: Plan, out: Path, device: Device) -> Iterator[str]:
-        """Lines of a dry run: the jobs that fit, one after another."""
+        """Lines of a dry run: the jobs that fit, one after another, each as if the time of those before had passed."""
         self.measure(plan, out, device)
         fit: list[str] = []
-        left = self.left
         done = {job.name for job in plan.jobs if job.done(out, plan.before(job))}
-        for job in plan.jobs:
-            needs = self.needs(job)
-            if job.name in done or job.last or not {*job.needs} <= {*done, *fit}:
-                continue
-            if needs is not None and needs <= left:
-                fit.append(job.name)
-                left -= needs
+        while True:
+            open_jobs = [job for job in plan.jobs if not job.last and job.name not in {*done, *fit}]
+            ready = [job for job in open_jobs if {*job.needs} <= {*done, *fit} and self.needs(job) is not None]
+            chosen = self.choose(ready, 1)
+            if not chosen:
+                break
+            fit.append(chosen[0].name)
+            self._end -= self.needs(chosen[0]) or 0.0
         yield f"within {clock(self.seconds)}: {', '.join(fit) if fit else 'no job, as far as rates are known'}"
 
     def check(self, jobs: Iterable[Job]) -> None:
-        """Refuses a limit in which none of the next jobs could finish."""
+        """Raises on a limit in which none of the next jobs could finish."""
         needs = {job.name: seconds for job in jobs if (seconds := self.needs(job)) is not None or not job.last}
         known = {name: seconds for name, seconds in needs.items() if seconds is not None}
         if known and len(known) == len(needs) and min(known.values()) > self.left:

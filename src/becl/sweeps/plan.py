@@ -113,6 +113,10 @@ class Plan(NamedTuple):
     def before(self, job: Job) -> list[Job]:
         return [other for other in self.jobs if other.name in job.needs]
 
+    def after(self, job: Job) -> list[Job]:
+        """The jobs that train from what this one leaves."""
+        return [other for other in self.jobs if job.name in other.needs and not other.last]
+
     def options(self, job: Job, out: Path) -> Any:
         """The options of a job's command, which follow from its cell."""
         if job.stage == "report":
@@ -288,6 +292,7 @@ def make_plan(
         elif cell.method != FROM_NOTHING:
             seeds = [seed for seed in cell.seeds if not any(seed in job.seeds for job in known)]
             jobs += [seeds_job(cell, chunk, names) for chunk in chunks(seeds, most)]
+    jobs = [*depth_first(jobs)]
     jobs += [figures_job(cell, jobs) for cell in cells.values() if cell.stage == "maze"]
     trained = [job.name for job in jobs if job.stage in ("pretrain", "finetune")]
     if trained:
@@ -301,8 +306,19 @@ def make_plan(
     return Plan(tuple(jobs), cells)
 
 
+def depth_first(jobs: Sequence[Job]) -> Iterator[Job]:
+    """The jobs in the order in which they start: each pretraining is followed by what learns from it.
+
+    So the rows of a report are finished one after another.
+    """
+    for first in jobs:
+        if not first.needs:
+            yield first
+            yield from (job for job in jobs if first.name in job.needs)
+
+
 def check_recorded(cells: dict[str, GridCell], recorded: Sequence[Job], out: Path) -> None:
-    """Refuses a sweep whose grid no longer has the recorded jobs; it may have more."""
+    """Raises if a sweep's grid no longer has the recorded jobs; it may have more."""
 
     def other(what: str) -> UserError:
         return UserError(f"{out} is the folder of another sweep: {what}; choose another --out")

@@ -50,7 +50,8 @@ def pace(plan: Plan, out: Path, states: Mapping[str, str], running: set[str]) ->
     left = 0.0
     for stage, jobs in stages.items():
         todo = [job for job in jobs if states[job.name] not in ENDED]
-        work = sum(job.work - int(facts.get(job.name, {}).get("done", 0)) for job in todo)
+        # A job that evaluates what it has learned counts the steps of that, which may be more than its work.
+        work = sum(job.work - min(int(facts.get(job.name, {}).get("done", 0)), job.work) for job in todo)
         left += work * seconds[stage] if work else 0.0
     return rate, left / max(len(running), 1)
 

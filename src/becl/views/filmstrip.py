@@ -1,4 +1,4 @@
-"""`becl filmstrip`: snapshots along an episode, a row a skill or task, or a row a method of several runs."""
+"""`becl filmstrip`: snapshots along an episode, one row per skill or task, or one per method of several runs."""
 
 import contextlib
 import io
@@ -50,7 +50,7 @@ def is_folder(path: Path) -> bool:
         return False
 
 
-Labelled = tuple[str, list[np.ndarray], list[float]]
+Labelled = tuple[str, list[np.ndarray], list[str]]
 """What a row is called, its pictures and when they were taken."""
 
 
@@ -80,7 +80,7 @@ def drawn(
 ) -> list[Labelled]:
     """Rows of a motion, drawn twice as large and averaged: smooth edges without any help of the renderer. Below each,
     of an agent that learned from images, is what it saw."""
-    times = [number * motion.frame_seconds for number in range(motion.frames)]
+    times = [moment(motion, number) for number in range(motion.frames)]
     seen = seen_in(look, motion, skills, range(motion.frames))
     rows: list[Labelled] = []
     with contextlib.closing(painter_of(motion, choice.renderer, 2 * size)) as painter:
@@ -89,6 +89,12 @@ def drawn(
             if seen is not None:
                 rows.append(("as seen", [enlarged(picture, size) for picture in seen[number]], times))
     return rows
+
+
+def moment(motion: Motion, number: int) -> str:
+    """When a frame was: in seconds, or in steps where time is not known."""
+    passed = number * motion.frame_seconds
+    return f"{passed:.3g} s" if motion.timed else f"step {passed:.0f}"
 
 
 def liveliest(motion: Motion) -> int:
@@ -104,7 +110,7 @@ def captions_of(looks: Sequence[Look | Tuned]) -> list[str]:
 def strip(
     labels: Sequence[str],
     rows: Sequence[Sequence[np.ndarray]],
-    times: Sequence[float],
+    times: Sequence[str],
     captions: Sequence[str] = (),
 ) -> np.ndarray:
     """Rows of pictures with their names on the left, the time below and what they are of under it, as one picture."""
@@ -123,9 +129,8 @@ def strip(
     for row, label in enumerate(labels):
         middle = height - row * (size + gap) - size / 2
         figure.text((left - font / 2) / width, middle / height, label, ha="right", **style)
-    for column, seconds in enumerate(times):
+    for column, time in enumerate(times):
         middle = left + column * (size + gap) + size / 2
-        time = f"{seconds:.3g} s"
         figure.text(middle / width, (0.9 * font + below) / height, time, ha="center", color=MUTED, **style)
     for line, caption in enumerate(captions):
         middle = below - (line + 0.4) * 1.2 * font
@@ -141,7 +146,7 @@ def strip(
 
 
 def save_picture(picture: np.ndarray, path: Path) -> None:
-    """As a PNG of few colours, written whole or not at all."""
+    """Saves a PNG with few colours, whole or not at all."""
     from PIL import Image
 
     image = Image.fromarray(picture).quantize(COLORS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)

@@ -43,7 +43,7 @@ def pretty(label: str) -> str:
 
 
 def print_table(summary: dict[str, dict[str, Any]], study: Study) -> None:
-    """A row a run, mean ± standard deviation over seeds."""
+    """One row per run: mean ± standard deviation over seeds."""
     names = [name for name in COLUMNS if any(name in row for row in summary.values())]
     rows = [(label, len(row["seeds"]), *(_cell(row.get(name)) for name in names)) for label, row in summary.items()]
     guessed = sorted({run.objective.skills.dim for run in study.runs.values()})

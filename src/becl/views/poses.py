@@ -1,7 +1,8 @@
 """What the skills of a run look like: the poses of one episode of each, and where every body is then.
 
 Each skill is played once from the same start with the policy's mean action, and the joints' positions are kept.
-Everything else that is drawn follows from them by MuJoCo's kinematics. In a maze a pose is a position.
+Everything else that is drawn follows from them by MuJoCo's kinematics. In a maze a pose is a position; where there is
+neither, environments draw themselves.
 """
 
 import contextlib
@@ -10,16 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import gymnasium
 import numpy as np
 from jaxtyping import Float, Float32
 
 from becl import envs
 from becl.envs import maze
-from becl.envs.dm_env import DmEnvironment
 from becl.envs.external import GymBatch, is_external, maker_of
 from becl.envs.maze_batch import MazeBatch
-from becl.envs.registration import RobotEnv
 from becl.envs.simulations import Simulations
 from becl.errors import UserError
 from becl.experiments.evaluation import choose_seed, choose_skills
@@ -32,6 +30,7 @@ from becl.learning.seeing import Vision, behind_camera
 from becl.measure.skills import STARTS, Policy, Watched, play
 from becl.runs.folder import choose_snapshot, read_config
 from becl.runs.log import lane_name
+from becl.views.recorded import Picture, Recorded, draws_itself, pose_parts
 
 if TYPE_CHECKING:
     import mujoco
@@ -67,7 +66,7 @@ class Look(NamedTuple):
 
     @property
     def caption(self) -> str:
-        """Of a picture: which run and seed it is of."""
+        """The caption of a picture: which run and seed it shows."""
         return f"{self.folder.resolve().name} · seed {self.seed} · {self.snapshot:,} steps"
 
 
@@ -76,14 +75,18 @@ class Motion(NamedTuple):
 
     names: list[int]
     poses: Float[np.ndarray, "skills frames pose"]
-    """Robots: positions of all joints, then of bodies moved from outside. Mazes: x, y."""
+    """Robots: positions of all joints, then of bodies moved from outside. Mazes: x, y. Else what is observed."""
     frame_seconds: float
-    """Between two frames; of the simulation, 1 a step in a maze."""
+    """Between two frames; of the simulation, 1 a step where time is not known."""
     model: "mujoco.MjModel | None" = None
-    """None in a maze."""
+    """None where MuJoCo does not draw."""
     camera: str | int = FREE
     plan: maze.Geometry | None = None
-    """Of a maze."""
+    """The maze's floor plan."""
+    pictures: list[list[Picture]] | None = None
+    """Of each skill, where the environment draws itself."""
+    timed: bool = True
+    """Whether time is known. In a maze, only steps are."""
 
     @property
     def frames(self) -> int:
@@ -128,7 +131,7 @@ class Tuned(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of files."""
+        """The name of files."""
         return lane_name(self.lane.label)
 
     @property
@@ -137,7 +140,7 @@ class Tuned(NamedTuple):
 
 
 def look_at(run: Path, seed: int | None = None, snapshot: int | None = None, skills: Sequence[int] = ()) -> Look:
-    """Refuses runs, seeds, snapshots and skills that are not there."""
+    """Raises on runs, seeds, snapshots and skills that are not there."""
     pretraining = load_pretraining(run)
     if not pretraining.run.objective.skills.dim:
         raise UserError(f"{run}: {pretraining.method} has no skills to look at")
@@ -177,9 +180,9 @@ def motion_of(look: Look | Tuned, frames: int, steps: int | None = None) -> Moti
     """The episode of every skill, or its first `steps`, in so many frames at most."""
     if isinstance(look, Tuned):
         policy, skill = load_policy(look.finetuning, look.folder, look.lane)
-        vision = look.finetuning.run.vision
+        vision, steps = look.finetuning.run.vision, steps or look.finetuning.episode_length
         return thinned(record(policy, look.lane.task, skill[None], [0], steps=steps, vision=vision), frames)
-    vision = look.pretraining.run.vision
+    vision, steps = look.pretraining.run.vision, steps or look.pretraining.episode_length
     return thinned(record(policy_of(look), look.env, look.vectors, look.names, steps=steps, vision=vision), frames)
 
 
@@ -193,7 +196,7 @@ class Take(NamedTuple):
     skills: Float[np.ndarray, "skills dim"]
     names: list[int]
     seed: int
-    """Of the start."""
+    """Seed of the start."""
     steps: int | None
     vision: Vision | None = None
     """What the policy sees, where that is images."""
@@ -222,7 +225,7 @@ def record(
 def record_maze(env: str, take: Take) -> Motion:
     plan = maze.Maze(env) if take.steps is None else maze.Maze(env, episode_length=take.steps)
     states = play(take.policy, MazeBatch(plan, len(take.skills), take.seeds), take.skills)
-    return Motion(take.names, np.stack(list(states), axis=1).astype(float), 1.0, plan=maze.geometry(env))
+    return Motion(take.names, np.stack(list(states), axis=1).astype(float), 1.0, plan=maze.geometry(env), timed=False)
 
 
 def record_robot(env: str, take: Take) -> Motion:
@@ -247,12 +250,12 @@ def record_robot(env: str, take: Take) -> Motion:
 
 
 def record_external(env: str, take: Take) -> Motion:
-    """Poses of anyone's environment that has MuJoCo inside; after an episode's end the last one is held."""
-    make = maker_of(env)
+    """Anyone's environment: its poses, or its pictures. After an episode's end the last one is held."""
+    drawn, make = draws_itself(env), maker_of(env)
     recorded: list[Recorded] = []
 
     def watched() -> Recorded:
-        recorded.append(Recorded(make(), env))
+        recorded.append(Recorded(make(render_mode="rgb_array") if drawn else make(), drawn))
         return recorded[-1]
 
     batch = GymBatch(watched, len(take.skills), take.seeds, images=take.vision is not None)
@@ -264,61 +267,17 @@ def record_external(env: str, take: Take) -> Motion:
                 break
     whole = [one for one in recorded if one.poses]  # One more was made to ask for its length.
     longest = max(len(one.poses) for one in whole)
-    poses = [np.stack(one.poses + [one.poses[-1]] * (longest - len(one.poses))) for one in whole]
-    model = whole[0].model
-    assert model is not None
-    return Motion(take.names, np.stack(poses), whole[0].seconds, model, tracking_camera(model))
+    poses = np.stack([held(one.poses, longest) for one in whole])
+    seconds, model = whole[0].seconds, whole[0].model
+    if model is None:
+        pictures = [held(one.pictures, longest) for one in whole]
+        return Motion(take.names, poses, seconds or 1.0, pictures=pictures, timed=seconds is not None)
+    return Motion(take.names, poses, seconds or 1.0, model, tracking_camera(model))
 
 
-class Recorded(gymnasium.Wrapper):
-    """Notes the poses of an environment's first episode."""
-
-    def __init__(self, env: Any, name: str):
-        super().__init__(env)
-        self.name = name
-        self.poses: list[np.ndarray] = []
-        self.over = False
-        self.model: mujoco.MjModel | None = None
-        self.seconds = 1.0
-        self._begun_at = 0.0
-        self._physics()
-
-    def reset(self, **options: Any) -> Any:
-        result = self.env.reset(**options)
-        if self.poses:
-            self.over = True
-        else:
-            model, data = self._physics()
-            self.model, self._begun_at = copy.copy(model), data.time
-            self.poses.append(pose_of(model, data))
-        return result
-
-    def step(self, action: Any) -> Any:
-        result = self.env.step(action)
-        if not self.over:
-            model, data = self._physics()
-            self.poses.append(pose_of(model, data))
-            self.seconds = (data.time - self._begun_at) / (len(self.poses) - 1) or 1.0
-        return result
-
-    def _physics(self) -> tuple["mujoco.MjModel", "mujoco.MjData"]:
-        """Asked for every time: dm_control makes another with every seed."""
-        found = physics_of(self.env.unwrapped)
-        if found is None:
-            raise UserError(f"{self.name} has no poses to draw: mazes, robots, and environments on MuJoCo have")
-        return found
-
-
-def physics_of(env: Any) -> tuple["mujoco.MjModel", "mujoco.MjData"] | None:
-    """MuJoCo's model and data inside an environment."""
-    import mujoco
-
-    if isinstance(env, DmEnvironment):
-        return None if env.physics is None else (env.physics.model.ptr, env.physics.data.ptr)
-    if isinstance(env, RobotEnv):
-        return env.simulations.model, env.simulations.data(0)
-    model, data = getattr(env, "model", None), getattr(env, "data", None)
-    return (model, data) if isinstance(model, mujoco.MjModel) and isinstance(data, mujoco.MjData) else None
+def held(moments: list[Any], count: int) -> list[Any]:
+    """So many of them: the last stays."""
+    return moments + [moments[-1]] * (count - len(moments))
 
 
 def tracking_camera(model: "mujoco.MjModel") -> str | int:
@@ -334,26 +293,11 @@ def thinned(motion: Motion, frames: int) -> Motion:
     last = motion.frames - 1
     chosen = np.linspace(0, last, min(frames, last + 1)).round().astype(int)
     seconds = motion.frame_seconds * last / max(len(chosen) - 1, 1)
-    return motion._replace(poses=motion.poses[:, chosen], frame_seconds=seconds)
+    pictures = motion.pictures and [[each[i] for i in chosen] for each in motion.pictures]
+    return motion._replace(poses=motion.poses[:, chosen], frame_seconds=seconds, pictures=pictures)
 
 
 # --- Kinematics -------------------------------------------------------------------------------------------------------
-
-
-def pose_parts() -> int:
-    """What of MuJoCo's state a pose is."""
-    import mujoco
-
-    kinds = mujoco.mjtState
-    return int(kinds.mjSTATE_QPOS | kinds.mjSTATE_MOCAP_POS | kinds.mjSTATE_MOCAP_QUAT)
-
-
-def pose_of(model: "mujoco.MjModel", data: "mujoco.MjData") -> Float[np.ndarray, " pose"]:
-    import mujoco
-
-    pose = np.zeros(mujoco.mj_stateSize(model, pose_parts()))
-    mujoco.mj_getState(model, data, pose, pose_parts())
-    return pose
 
 
 def take_pose(model: "mujoco.MjModel", data: "mujoco.MjData", pose: Float[np.ndarray, " pose"]) -> None:

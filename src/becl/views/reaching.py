@@ -9,7 +9,7 @@ from becl.views.figures.style import save
 
 
 def draw(reached: Reached) -> None:
-    """Of goals that name the same numbers of an observation; of others only the first."""
+    """Draws goals that name the same numbers of an observation as the first one."""
     request = reached.request
     named = ~np.isnan(request.goals)
     alike = [number for number, own in enumerate(named) if (own == named[0]).all()]

@@ -1,4 +1,5 @@
-"""Pictures of poses: by OpenGL where there is one, else by rays that MuJoCo casts, which needs nothing at all.
+"""Pictures of poses: by OpenGL where there is one, else by rays that MuJoCo casts, which needs nothing at all. Mazes
+are floor plans, and environments without MuJoCo draw themselves.
 
 Shadows and reflections are off: on a CPU they take ten times as long as all the rest.
 """
@@ -10,6 +11,7 @@ import os
 import sys
 import time
 import weakref
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -24,6 +26,7 @@ from becl.views.figures.maze import draw_maze
 from becl.views.figures.style import VOID
 from becl.views.gl import drawing
 from becl.views.poses import Motion, take_pose
+from becl.views.recorded import Picture
 
 if TYPE_CHECKING:
     import mujoco
@@ -101,6 +104,8 @@ def painter_of(motion: Motion, renderer: str, size: int) -> Painter:
     """What draws a motion in squares of `size` pixels."""
     if motion.plan is not None:
         return FloorPlan(motion, size)
+    if motion.pictures is not None:
+        return Pasted(motion.pictures, size)
     return RayCaster(motion, size) if renderer == "rays" else OpenGL(motion, size)
 
 
@@ -345,3 +350,24 @@ def drawn_plan(
     canvas.draw()
     points = axes.transData.transform(places.reshape(-1, 2)).reshape(places.shape)
     return np.asarray(canvas.buffer_rgba())[..., :3].copy(), np.stack([points[..., 0], size - points[..., 1]], axis=-1)
+
+
+# --- Pictures of others -----------------------------------------------------------------------------------------------
+
+
+class Pasted:
+    """What environments drew of themselves, in the middle of squares that have the colour of its corner."""
+
+    def __init__(self, pictures: Sequence[Sequence[Picture]], size: int):
+        self.pictures, self.size = pictures, size
+
+    def frame(self, skill: int, number: int) -> Frame:
+        from PIL import Image, ImageOps
+
+        pixels = self.pictures[skill][number].pixels
+        corner = tuple(pixels[0, 0].tolist())
+        square = (self.size, self.size)
+        return np.asarray(ImageOps.pad(Image.fromarray(pixels), square, Image.Resampling.LANCZOS, corner))
+
+    def close(self) -> None:
+        """There is nothing to close."""

@@ -2,14 +2,34 @@
 
 import contextlib
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Int, UInt8
 
 from becl import envs
 from becl.envs.frames import make_frames
 from becl.learning.seeing import Vision
 from becl.views.poses import Look, Motion, Tuned
+
+
+class SeenMoments(NamedTuple):
+    """What the agent saw at some moments of an episode of each skill."""
+
+    pictures: UInt8[np.ndarray, "skills moments size size 3"]
+    frames: Int[np.ndarray, " moments"]
+    """Which frame of the motion each moment is."""
+
+    def at(self, skill: int, frame: int) -> UInt8[np.ndarray, "size size 3"]:
+        """The picture of the last moment before a frame, or of the frame itself."""
+        return self.pictures[skill, np.searchsorted(self.frames, frame, "right") - 1]
+
+
+def moments_seen(look: Look | Tuned, motion: Motion, most: int) -> SeenMoments | None:
+    """At most so many moments of every skill, evenly spaced; None where there is nothing to draw."""
+    frames = np.linspace(0, motion.frames - 1, min(most, motion.frames)).round().astype(int)
+    pictures = seen_in(look, motion, range(len(motion.names)), frames.tolist())
+    return None if pictures is None else SeenMoments(pictures, frames)
 
 
 def vision_of(look: Look | Tuned) -> Vision | None:

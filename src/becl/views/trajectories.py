@@ -40,7 +40,8 @@ def draw(look: Look, out: Path, episodes: int) -> int:
     learner, objective = load_snapshot(look.pretraining, look.path)
     with progress(len(look.names) * episodes * look.pretraining.run.env.episode_length, "steps") as bar:
         done = rollout(learner.actor, look.env, look.vectors, episodes, tasks=tasks_in_one_scene(look.env),
-                       advance=bar.advance, vision=look.pretraining.run.vision)  # fmt: skip
+                       episode_length=look.pretraining.episode_length, advance=bar.advance,
+                       vision=look.pretraining.run.vision)  # fmt: skip
     check_writable(out)
     if not done.place.shape[-1]:
         print(f"no trajectories: {look.env} has no body whose place is known (a MuJoCo model's has)")
@@ -82,5 +83,11 @@ def features_of(look: Look, done: Episodes, learner: Any, objective: Any) -> np.
     if not isinstance(objective, EncoderState) or run.vision is not None:  # Of images no numbers are at hand.
         return None
     chosen = np.linspace(1, done.obs.shape[2] - 1, min(STATES, done.obs.shape[2] - 1)).round().astype(int)
-    obs = run.learner.view(learner, jnp.asarray(done.obs[:, :, chosen]))
-    return np.asarray(encode(objective, run.seen_of(obs)), np.float64)
+
+    def seen(numbers: np.ndarray) -> Any:
+        return run.seen_of(run.learner.view(learner, jnp.asarray(done.obs[:, :, numbers])))
+
+    obs = seen(chosen)
+    if getattr(run.objective, "state", "") == "both":  # Nearer at the beginning of an episode.
+        obs = jnp.concatenate([seen(np.maximum(chosen - run.replay.nstep, 0)), obs], -1)
+    return np.asarray(encode(objective, obs), np.float64)

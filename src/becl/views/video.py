@@ -19,15 +19,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from becl.envs import maze
+from becl.envs.external import is_external
 from becl.errors import UserError
 from becl.options import VideoOptions
 from becl.runs.folder import check_writable, whole
 from becl.runs.progress import counted, progress
 from becl.views.poses import Look, Motion, Tuned, motion_of
+from becl.views.recorded import draws_itself
 from becl.views.rendering import Choice, Painter, choose_renderer, painter_of
 
 SLOWEST, FASTEST = 1.0, 60.0  # Frames a second that every player shows.
-MAZE_RATE = 10.0  # A maze has no seconds.
+STEP_RATE = 10.0  # Where there are no seconds, as in a maze.
 GIF_RATE, GIF_WIDTH = 5.0, (160, 640)  # Frames a second at most; pixels of a skill, and of all.
 LARGEST = 2048  # Pixels of a skill.
 
@@ -45,7 +47,7 @@ class Shot(NamedTuple):
     """What is filmed: one skill of a motion."""
 
     name: str
-    """Of the film."""
+    """Name of the film."""
     label: str
     """In the corner of its picture among others."""
     painter: Painter
@@ -82,6 +84,8 @@ def drawn_by(choice: Choice, env: str) -> str:
     """What draws and, where it is not OpenGL, why."""
     if env in maze.names():
         return "drawn as a floor plan"
+    if is_external(env) and draws_itself(env):
+        return "drawn by the environment itself"
     return f"drawn by {choice.renderer}" + (f": {choice.why}" if choice.renderer == "rays" else "")
 
 
@@ -104,9 +108,9 @@ def write_films(
 
 
 def frame_rate(motion: Motion) -> float:
-    """As fast as the robot."""
-    if motion.plan is not None:
-        return MAZE_RATE
+    """Frames per second that show the robot at its own speed."""
+    if not motion.timed:
+        return STEP_RATE
     return min(max(1 / motion.frame_seconds, SLOWEST), FASTEST)
 
 

@@ -200,7 +200,7 @@ CHECKS = 7
 
 
 def findings(begin: Callable[[str], None] = lambda name: None) -> Findings:
-    """Makes all checks, from one fixed key. `begin` is told the name of each check before it is made."""
+    """Makes all checks, from one fixed key. `begin` gets the name of each check before it is made."""
     keys = jax.random.split(jax.random.key(0), 5)
 
     def check(name: str, make: Callable[[], Any]) -> Any:

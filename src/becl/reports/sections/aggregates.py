@@ -9,7 +9,7 @@ from becl.measure import stats
 from becl.measure.stats import Interval
 from becl.reports import figures
 from becl.reports.comparisons import Comparison
-from becl.reports.sections.section import Picture, Section
+from becl.reports.sections.section import Picture, Section, cautions
 from becl.reports.tables import Cell, Table, interval_cell
 from becl.views.figures.colors import Styles
 
@@ -56,7 +56,7 @@ def aggregate_section(
             f"The last column is the probability that a run of {leader}, which leads by IQM, is better than one of the "
             f"row's on the same task, averaged over tasks ({fewer(resamples):,} resamples).",
         ],
-        notes=_warnings(overall),
+        notes=cautions({label: values.values() for label, values in overall.items()}),
         pictures=pictures,
         tables=[aggregate_table(main, overall, leader, fewer(resamples))],
         data={"aggregates": data},
@@ -95,17 +95,6 @@ def robot_picture(robots: Mapping[str, Aggregates], styles: Styles) -> Picture:
             styles,
         ),
     )
-
-
-def _warnings(rows: Aggregates) -> list[str]:
-    """Each warning once, with the methods it is about."""
-    about: dict[str, list[str]] = {}
-    for label, values in rows.items():
-        for warning in dict.fromkeys(value.warning for value in values.values() if value.warning):
-            about.setdefault(warning, []).append(label)
-    return [
-        f"{'All' if len(labels) == len(rows) else '; '.join(labels)}: {warning}" for warning, labels in about.items()
-    ]
 
 
 PROFILE_POINTS = 121

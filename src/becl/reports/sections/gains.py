@@ -9,7 +9,7 @@ from becl.measure.published import EXPERT
 from becl.measure.stats import Interval
 from becl.reports.configurations import Configuration, all_tasks
 from becl.reports.names import domain_of, sorted_tasks
-from becl.reports.sections.section import Section
+from becl.reports.sections.section import Section, cautions
 from becl.reports.tables import Cell, Table, interval_cell, or_blank
 
 
@@ -74,6 +74,7 @@ def help_section(configurations: Sequence[Configuration], resamples: int) -> Sec
                 f"{robot}: nothing to compare with. Add runs without pretraining: "
                 f"becl finetune --scratch --task {' '.join(tasks)}"
             )
+    notes += cautions({f"{gain.robot}, {gain.label}": [gain.difference] for gain in found if gain.helps is not None})
     head = [Cell(name) for name in ("robot", "method", "tasks", "mean", "from scratch", "difference", "verdict")]
     rows = [
         [

@@ -57,7 +57,7 @@ def zero_shot_section(pretrainings: Mapping[str, PretrainingFolder]) -> Section 
 
 
 def zero_shot_rows(label: str, measured: ZeroShot) -> Iterator[list[Cell]]:
-    """A row a task."""
+    """One row per task."""
     maps, tasks = zero_shot_maps(measured)
     for index, task in enumerate(tasks):
         by_seed = np.array([values[index] for values in maps.values()])

@@ -1,8 +1,10 @@
 """A part of the page: text, tables, pictures, and the rows of CSV files that belong to it."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from becl.measure.stats import Interval
 from becl.reports.tables import Table
 
 if TYPE_CHECKING:
@@ -36,5 +38,16 @@ class Section:
 
 
 def name_of(name: str, number: int, count: int) -> str:
-    """Of a file that may be one of several."""
+    """The name of a file that may be one of several."""
     return name if count == 1 else f"{name}-{number + 1}"
+
+
+def cautions(rows: Mapping[str, Iterable[Interval]]) -> list[str]:
+    """Why not to trust intervals: each reason once, with the rows it is about."""
+    about: dict[str, list[str]] = {}
+    for label, values in rows.items():
+        for warning in dict.fromkeys(value.warning for value in values if value.warning):
+            about.setdefault(warning, []).append(label)
+    return [
+        f"{'All' if len(labels) == len(rows) else '; '.join(labels)}: {warning}" for warning, labels in about.items()
+    ]

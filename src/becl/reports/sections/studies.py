@@ -48,7 +48,7 @@ def drawn(name: str, study: StudyFolder) -> Iterator[Picture]:
     for kind in DRAWN:
         path = study.path / f"{kind}.png"
         if path.exists():
-            caption = f"{study.path}: {kind.replace('-', ' ')}. A colour a skill, from the black dot."
+            caption = f"{study.path}: {kind.replace('-', ' ')}. One colour per skill, from the black dot."
             yield Picture(f"{name}-{kind}", f"Skills in the maze: {kind}", caption, picture(path))
 
 

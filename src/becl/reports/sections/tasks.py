@@ -71,7 +71,7 @@ def _usual_seeds(one: Configuration) -> int:
 
 
 def _score_cell(one: Configuration, number: int, task: str, row: Mapping[str, Summary]) -> Cell:
-    """Of the configuration of this number on the page."""
+    """The score of the configuration with this number on the page."""
     if one.label not in row:
         return Cell("–")
     summary = row[one.label]
@@ -85,7 +85,7 @@ def _score_cell(one: Configuration, number: int, task: str, row: Mapping[str, Su
 
 
 def score_rows(configurations: Sequence[Configuration]) -> list[Row]:
-    """A row a score, with the command that made it."""
+    """One row per score, with the command that made it."""
     return [
         {
             "label": one.label, "method": one.method, "task": task, "seed": seed,

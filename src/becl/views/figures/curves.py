@@ -114,7 +114,7 @@ def pretraining_curves(runs: Mapping[str, Columns], chances: Chances = NO_CHANCE
         places[1].set_ylim(bottom=0)
     if visited == "coverage":
         places[1].yaxis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
-    places[len(names) // 2].set_xlabel(f"environment steps a seed ({unit_name}){_dotted(chances)}")
+    places[len(names) // 2].set_xlabel(f"environment steps per seed ({unit_name}){_dotted(chances)}")
     handles = [Line2D([], [], color=color, linewidth=1.4) for color, _ in styles.values()]
     columns = math.ceil(len(runs) / rows)
     figure.legend(handles, _with_seeds(runs), loc="outside lower center", ncols=columns, columnspacing=1.5)

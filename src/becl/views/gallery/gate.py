@@ -45,7 +45,7 @@ class Gate:
 
     listener: socket.socket
     host: str
-    """As it was asked for: a name or an address."""
+    """The host as it was asked for: a name or an address."""
     ip: ipaddress.IPv4Address | ipaddress.IPv6Address
     port: int
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)

@@ -14,18 +14,18 @@ EPISODES = 3  # Of every skill, where `becl evaluate` has not measured yet.
 
 
 class Numbers(NamedTuple):
-    """Of one skill; means over episodes."""
+    """Numbers about one skill; means over episodes."""
 
     distance: float | None
     """From start to end: metres, in a maze cells."""
     cells: int | None
-    """Of the grid that coverage is counted on."""
+    """Cells of the grid that coverage is counted on."""
     returns: dict[str, float]
     """By task, without any training."""
 
 
 def numbers_of(look: Look, advance: Callable[[int], None] | None = None) -> list[Numbers]:
-    """Those of `becl evaluate` where it has looked at these skills, else measured now (`advance` is told how far)."""
+    """Numbers from `becl evaluate` if it has looked at these skills, else measured now; `advance` reports how far."""
     return kept(look) or measured(look, advance)
 
 
@@ -44,8 +44,10 @@ def kept(look: Look) -> list[Numbers] | None:
 
 
 def measured(look: Look, advance: Callable[[int], None] | None = None) -> list[Numbers]:
-    vision = look.pretraining.run.vision
-    done = rollout(policy_of(look), look.env, look.vectors, EPISODES, advance=advance, vision=vision)
+    vision, length = look.pretraining.run.vision, look.pretraining.episode_length
+    done = rollout(
+        policy_of(look), look.env, look.vectors, EPISODES, episode_length=length, advance=advance, vision=vision
+    )
     return gathered(look.names, per_skill(done, look.env, look.names), zero_shot(done, look.names))
 
 

@@ -2,7 +2,7 @@
 
 A robot's bodies are meshes drawn once for all skills; only their positions and turns change from frame to frame. Skills
 stand in a grid. Where one walks out of its square, all are kept in place, and the label tells how far they go. The
-skills of a maze share one floor plan.
+skills of a maze share one floor plan. Pictures that an environment draws of itself hang on a wall.
 """
 
 import math
@@ -14,13 +14,19 @@ from jaxtyping import Float
 from becl.views.figures.colors import skill_colors
 from becl.views.gallery.shapes import Part, joined, parts_of
 from becl.views.poses import Bodies, Motion, bodies_of
+from becl.views.recorded import Picture
+from becl.views.seen import SeenMoments
 
 ROOM = 1.25  # A square's side beside what its skill needs.
 ROW = 0.7  # A row's depth beside its width, at least: rows are seen from the front.
 STRAY = 0.3  # How far skills may go, beside their own size, before all are kept in place.
+SCREEN = 0.36  # Of what an agent sees, beside its square.
+MOMENTS = 25  # Of an episode, that are shown of what it sees.
 LETTER = 0.05  # Height of a label's letters beside its square.
-MAZE_PACE = 0.1  # Seconds a step of a maze is shown.
-DARK, LIGHT, PALE = (60, 60, 66), (255, 255, 255), (226, 229, 234)
+STEP_PACE = 0.1  # Seconds a step is shown where time is not known.
+HUNG, CAPTION, HUNG_PIXELS = 1.08, 0.2, 240  # Of a picture that is 1 wide: its room, that below it, and pixels.
+UPRIGHT = (math.sqrt(0.5), math.sqrt(0.5), 0.0, 0.0)  # Turns what lies so that it stands and faces the front.
+DARK, LIGHT, PALE, EDGE = (60, 60, 66), (255, 255, 255), (226, 229, 234), (170, 174, 182)
 
 
 class Viewpoint(NamedTuple):
@@ -49,9 +55,14 @@ class Stage(Protocol):
     def write(self, labels: list[str]) -> None: ...
 
 
-def stage_of(scene: Any, motion: Motion, labels: list[str]) -> Stage:
-    """Puts a motion into an empty scene."""
-    return RobotStage(scene, motion, labels) if motion.plan is None else MazeStage(scene, motion)
+def stage_of(scene: Any, motion: Motion, labels: list[str], seen: SeenMoments | None = None) -> Stage:
+    """Puts a motion into an empty scene, and what was `seen` of a robot by an agent that learned from images."""
+    if motion.pictures is not None:
+        return PictureStage(scene, motion.names, motion.pictures, labels)
+    if motion.plan is not None:
+        return MazeStage(scene, motion)
+    stage = RobotStage(scene, motion, labels)
+    return stage if seen is None else ScreenStage(scene, stage, seen)
 
 
 def set_camera(server: Any, camera: Viewpoint) -> None:
@@ -62,7 +73,7 @@ def set_camera(server: Any, camera: Viewpoint) -> None:
 
 def pace_of(motion: Motion) -> float:
     """Seconds a frame is shown."""
-    return MAZE_PACE * motion.frame_seconds if motion.plan is not None else motion.frame_seconds
+    return motion.frame_seconds if motion.timed else STEP_PACE * motion.frame_seconds
 
 
 def unit_of(motion: Motion) -> str:
@@ -82,7 +93,7 @@ class SkillGrid(NamedTuple):
     side: float
     depth: float
     height: float
-    """Of one square, and of what stands in it."""
+    """Height of one square and of what stands in it."""
 
 
 class RobotStage:
@@ -197,7 +208,7 @@ def camera_of(layout: SkillGrid) -> Viewpoint:
 
 
 def draw_floor(scene: Any, layout: SkillGrid) -> None:
-    """A square a skill."""
+    """One square per skill."""
     width = np.ptp(layout.origins[:, 0]) + layout.side
     depth = np.ptp(layout.origins[:, 1]) + layout.depth
     scene.add_box("/floor", color=PALE, dimensions=(width, depth, 0.02), position=(0, 0, -0.012), cast_shadow=False)
@@ -207,8 +218,43 @@ def draw_floor(scene: Any, layout: SkillGrid) -> None:
         for origin in layout.origins
         for i in range(4)
     ]
-    scene.add_line_segments("/squares", np.array(lines, np.float32), (170, 174, 182), thickness=1.0,
+    scene.add_line_segments("/squares", np.array(lines, np.float32), EDGE, thickness=1.0,
                             thickness_units="screen")  # fmt: skip
+
+
+class ScreenStage:
+    """Robots, and behind each a screen with what its agent sees."""
+
+    def __init__(self, scene: Any, robots: RobotStage, seen: SeenMoments):
+        self._robots, self._seen, self.camera = robots, seen, robots.camera
+        layout, skills = robots.layout, range(len(seen.pictures))
+        side = SCREEN * layout.side
+        behind = np.array([(0.5 - SCREEN / 2) * layout.side, 0.47 * layout.depth, side / 2])
+        self._shown = [seen.at(skill, 0) for skill in skills]
+        self._screens = [
+            scene.add_image(f"/screen-{skill}", self._shown[skill], side, side, format="jpeg", jpeg_quality=85,
+                            wxyz=UPRIGHT, position=layout.origins[skill] + behind, cast_shadow=False,
+                            receive_shadow=False)
+            for skill in skills
+        ]  # fmt: skip
+
+    def show(self, frame: int) -> None:
+        self._robots.show(frame)
+        for skill, screen in enumerate(self._screens):
+            picture = self._seen.at(skill, frame)
+            if not np.array_equal(picture, self._shown[skill]):
+                self._shown[skill] = screen.image = picture
+
+    def pick(self, skill: int | None) -> None:
+        self._robots.pick(skill)
+        for number, screen in enumerate(self._screens):
+            screen.visible = skill in (None, number)
+
+    def view(self, skill: int) -> Viewpoint:
+        return self._robots.view(skill)
+
+    def write(self, labels: list[str]) -> None:
+        self._robots.write(labels)
 
 
 # --- Mazes ------------------------------------------------------------------------------------------------------------
@@ -290,3 +336,70 @@ def draw_plan(scene: Any, plan: Any, middle: Float[np.ndarray, "3"]) -> None:
                           cast_shadow=False)  # fmt: skip
     walls = np.concatenate([plan.walls, np.zeros((*plan.walls.shape[:2], 1))], axis=-1) - middle
     scene.add_line_segments("/walls", walls.astype(np.float32), DARK, thickness=4.0, thickness_units="screen")
+
+
+# --- Pictures of others -----------------------------------------------------------------------------------------------
+
+
+class PictureStage:
+    """What an environment drew of itself, a picture a skill, on a wall."""
+
+    def __init__(self, scene: Any, names: list[int], pictures: list[list[Picture]], labels: list[str]):
+        self._pictures = pictures
+        self._shown = [skill[0] for skill in pictures]
+        height, width = pictures[0][0].shape[:2]
+        self._height = height / width  # Widths are 1.
+        columns = math.ceil(math.sqrt(len(names) / self._height))
+        rows = math.ceil(len(names) / columns)
+        across, down = np.arange(len(names)) % columns, np.arange(len(names)) // columns
+        self._middles = np.zeros((len(names), 3))
+        self._middles[:, 0] = (across - (columns - 1) / 2) * HUNG
+        self._middles[:, 2] = ((rows - 1) / 2 - down) * (self._height + CAPTION)
+        self.camera = in_front_of(np.zeros(3), max(columns * HUNG, 1.2 * rows * (self._height + CAPTION)))
+        self._images = [
+            scene.add_image(f"/picture-{number}", small(picture), 1.0, self._height, format="jpeg", jpeg_quality=85,
+                            wxyz=UPRIGHT, position=self._middles[number], cast_shadow=False, receive_shadow=False)
+            for number, picture in enumerate(self._shown)
+        ]  # fmt: skip
+        edges = np.array([(-1, -1), (1, -1), (1, 1), (-1, 1), (-1, -1)]) * (0.5, self._height / 2)
+        frame = np.insert(np.stack([edges[:-1], edges[1:]], axis=1), 1, -0.005, axis=-1)
+        frames = np.concatenate([frame + middle for middle in self._middles]).astype(np.float32)
+        scene.add_line_segments("/frames", frames, EDGE, thickness=1.0, thickness_units="screen")
+        below = np.array([-0.5, -0.01, -self._height / 2 - 0.02])
+        self._labels = [
+            scene.add_label(f"/label-{number}", text, position=self._middles[number] + below, anchor="top-left",
+                            font_size_mode="scene", font_scene_height=LETTER)
+            for number, text in enumerate(labels)
+        ]  # fmt: skip
+
+    def show(self, frame: int) -> None:
+        for number, (image, skill) in enumerate(zip(self._images, self._pictures, strict=True)):
+            if skill[frame] is not self._shown[number]:  # After an episode's end the last one is held.
+                self._shown[number] = skill[frame]
+                image.image = small(skill[frame])
+
+    def pick(self, skill: int | None) -> None:
+        for number, handles in enumerate(zip(self._images, self._labels, strict=True)):
+            for handle in handles:
+                handle.visible = skill in (None, number)
+
+    def view(self, skill: int) -> Viewpoint:
+        return in_front_of(self._middles[skill], 1.2)
+
+    def write(self, labels: list[str]) -> None:
+        for label, text in zip(self._labels, labels, strict=True):
+            label.text = text
+
+
+def in_front_of(middle: Float[np.ndarray, "3"], width: float) -> Viewpoint:
+    """Where so much of a wall fills the view."""
+    return Viewpoint(middle + np.array([0, -0.9 * width, 0]), middle)
+
+
+def small(picture: Picture) -> np.ndarray:
+    """As many pixels as a page needs that shows many."""
+    from PIL import Image
+
+    image = Image.fromarray(picture.pixels)
+    image.thumbnail((HUNG_PIXELS, HUNG_PIXELS))
+    return np.asarray(image)

@@ -41,7 +41,7 @@ def parts_of(model: "mujoco.MjModel") -> list[Part]:
 
 
 def visible_geoms(model: "mujoco.MjModel") -> list[int]:
-    """Those of a group that is shown by default, and not transparent."""
+    """The geoms of groups that are shown by default, without transparent ones."""
     alpha = model.geom_rgba[:, 3].copy()
     painted = model.geom_matid >= 0
     alpha[painted] *= model.mat_rgba[model.geom_matid[painted], 3]
@@ -78,7 +78,7 @@ def mesh_of(model: "mujoco.MjModel", mesh: int) -> tuple[np.ndarray, np.ndarray]
 
 
 def rotation(quaternion: Float[np.ndarray, "4"]) -> Float[np.ndarray, "3 3"]:
-    """Of a unit quaternion, w first."""
+    """The rotation matrix of a unit quaternion, w first."""
     from scipy.spatial.transform import Rotation
 
     return Rotation.from_quat(quaternion, scalar_first=True).as_matrix()
