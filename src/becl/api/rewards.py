@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float32
 
 from becl.api.runs import Environment
-from becl.envs.external import LENGTH, Layout, action_scale, is_external, maker_of
+from becl.envs.external import LENGTH, Layout, Ranges, actions_of, is_external, maker_of
 from becl.envs.spec import EnvSpec
 from becl.errors import UserError, unknown
 from becl.experiments.environments import choose_numbers, parts_of, spec_of
@@ -238,9 +238,11 @@ def surroundings(env: Environment) -> Surroundings:
 
 def of_spaces(observation: Any, action: Any, episode_length: int) -> Surroundings:
     layout = Layout(observation)
-    low, half = action_scale(action)
+    ranges = actions_of(action)
+    if not isinstance(ranges, Ranges):
+        raise UserError(f"actions are {type(action).__name__}: only numbers (Box) are supported here")
     parts = {name: place for name, place in layout.parts.items() if name}
-    return Surroundings(EnvSpec(layout.size, len(low), episode_length), layout, low, half, parts)
+    return Surroundings(EnvSpec(layout.size, ranges.size, episode_length), layout, ranges.low, ranges.half, parts)
 
 
 def named(batch: Sequence[Any] | Mapping[str, Any]) -> dict[str, Any]:

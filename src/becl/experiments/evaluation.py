@@ -25,7 +25,7 @@ from becl.experiments.settings import check_seeds
 from becl.experiments.snapshots import load_snapshot, snapshot_path
 from becl.invocation import own_version
 from becl.measure.skills import STARTS, per_skill, rollout, sets_of, skills_of, summary, tasks_of, zero_shot
-from becl.measure.verdicts import judge_accuracy
+from becl.measure.verdicts import judge_accuracy, with_error
 from becl.options import EvaluateOptions
 from becl.runs.compiling import progress
 from becl.runs.folder import check_place, choose_snapshot, six_digits, to_csv, trust_folder, write_text
@@ -287,8 +287,8 @@ def best_rows(zero_shot: list[Row]) -> list[tuple[Any, ...]]:
         best = max(group, key=lambda row: row["return"])
         mean = sum(row["return"] for row in group) / len(group)
         worst = min(row["return"] for row in group)
-        error = "" if best["stderr"] != best["stderr"] else f" ±{readable(best['stderr'])}"
-        rows.append((seed, task, best["skill"], readable(best["return"]) + error, readable(mean), readable(worst)))
+        its = with_error(best["return"], best["stderr"])
+        rows.append((seed, task, best["skill"], its, readable(mean), readable(worst)))
     return rows
 
 
