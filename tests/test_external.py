@@ -308,7 +308,7 @@ class Stuck(Corridor):
 
 
 def test_an_environment_that_hangs_is_named():
-    batch = GymBatch(Stuck, 2, 0, "py:arms:make")
+    batch = GymBatch(Stuck, 2, 0, name="py:arms:make")
     Stuck.made = max(env.unwrapped.number for env in batch._envs.envs)
     batch.reset()
     batch.step(np.zeros((2, 2)))
