@@ -62,7 +62,8 @@ class Finetuner:
         return self.finetuning.config()
 
     def open(self, stack: contextlib.ExitStack) -> Restorable:
-        check_here(self.finetuning.env, self.run)
+        if self.finetuning.skill != "meta":  # A controller's actions are skills.
+            check_here(self.finetuning.env, self.run)
         keep_weights(self.run, self.out)
         environments = stack.enter_context(contextlib.closing(self._surroundings(self.run.envs)))
         testing = self._surroundings(self.finetuning.eval_episodes, EVALUATION_SEED)

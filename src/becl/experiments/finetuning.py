@@ -196,7 +196,7 @@ def tuned_run(domain: str, pretraining: Pretraining | None, options: FinetuneOpt
         word = "--pixels" if options.pixels else word
         raise UserError(f"{word}: what is seen stays as it was pretrained; it is for --scratch")
     before = pretraining.run
-    check_here(domain, before)
+    check_here(pretraining.env, before)
     replay = dataclasses.replace(before.replay, capacity=Replay().capacity, released_skill=False, balanced=False)
     if before.vision is not None:
         replay = dataclasses.replace(replay, nstep=Replay().nstep)
@@ -307,7 +307,8 @@ def check_loaded(finetuning: Finetuning) -> None:
         check_recorded(before.env, before.run)
     if (before is None) != (finetuning.snapshot is None) or (before is None) != (finetuning.source is None):
         raise UserError("pretraining, snapshot and source: all of them or none")
-    resolve_tasks(finetuning.tasks, before)
+    if before is None or finetuning.skill != "meta" or finetuning.tasks != (finetuning.env,):
+        resolve_tasks(finetuning.tasks, before)  # A controller may learn in another environment, which is its task.
     resolve_choice(finetuning.skill, finetuning.method, before)
     check_seeds(finetuning.seeds)
     check_run(finetuning.run)
