@@ -48,7 +48,7 @@ def next_step(pretraining: Pretraining, out: Path, learned: bool | None) -> str:
 
 
 def others_code(pretraining: Pretraining) -> str:
-    """The words that a command needs besides a run's folder, for a method or an environment from outside the package."""
+    """The words that a command needs besides the folder of a run whose method or environment is from outside."""
     words = [f" --plugin {shlex.quote(word)}" for word in origins_of(pretraining.config()).values()]
     kind, _, name = pretraining.env.partition(":")
     outside = kind == "py" or (kind == "gym" and "/" in name)
