@@ -19,7 +19,7 @@ from matplotlib.path import Path as Outline
 
 from becl.envs import maze
 from becl.views.figures import information
-from becl.views.figures.colors import oklab, skill_colors
+from becl.views.figures.colors import method_styles, oklab, skill_colors
 from becl.views.figures.curves import learning_curves
 from becl.views.figures.information import SeedScore, tradeoff
 from becl.views.figures.maze import Panel, demo_figure, draw_maze, draw_paths, maze_gallery, panels
@@ -269,7 +269,18 @@ def test_methods_keep_their_colors():
     alone = colors({"CIC": values, "other": values, "BeCL": values})
     many = colors(dict.fromkeys(["BeCL", "DIAYN", "DADS", "CIC", "other", "one more"], values))
     assert len(set(many.values())) == 6
-    assert alone.items() <= many.items()
+    assert all(alone[name] == many[name] for name in ("BeCL", "CIC"))
+
+
+def test_labels_have_the_color_of_the_method_they_begin_with():
+    labels = ["DDPG", "BeCL gym:Pendulum-v1", "ProtoRL (2)", "BeCL + RND", "DDPG, transfer paper", "BeCL-paper, κ = 1"]
+    found = {label: color for label, (color, _) in method_styles(labels).items()}
+    own = {label: method_styles([label])[label][0] for label in ("ddpg", "becl", "proto", "becl-paper")}
+    assert [found[labels[i]] for i in (0, 1, 2, 5)] == list(own.values())
+    assert len(set(found.values())) == 6
+    others = oklab([found["BeCL + RND"], found["DDPG, transfer paper"]])
+    apart = np.linalg.norm(others[:, None] - oklab(list(found.values())), axis=-1)
+    assert np.sort(apart, axis=1)[:, 1].min() > 0.15
 
 
 def test_gallery_of_some_mazes():

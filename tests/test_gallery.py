@@ -20,9 +20,19 @@ from becl.views.gallery import server as gallery_server
 from becl.views.gallery.gate import open_gate
 from becl.views.gallery.numbers import Numbers, kept, label, numbers_of, table
 from becl.views.gallery.page import Page
-from becl.views.gallery.scene import MazeStage, RobotStage, extent, layout_of, moves
+from becl.views.gallery.scene import (
+    MARGIN,
+    MazeStage,
+    RobotStage,
+    angles_of,
+    extent,
+    layout_of,
+    moves,
+    stage_of,
+)
 from becl.views.gallery.shapes import parts_of
 from becl.views.poses import Bodies, Motion, bodies_of, look_at, motion_of
+from becl.views.seen import SeenMoments
 
 
 class Handle:
@@ -49,6 +59,10 @@ class Scene:
 
     def add_line_segments(self, name, points, color, **rest) -> Handle:
         self.things[name] = Handle(points=points, color=color, visible=True, **rest)
+        return self.things[name]
+
+    def add_image(self, name, image, width, height, **rest) -> Handle:
+        self.things[name] = Handle(image=image, visible=True, **rest)
         return self.things[name]
 
     def add_box(self, name, **rest) -> Handle:
@@ -115,6 +129,39 @@ class TestRobotStage:
         assert all(scene.things[f"/label-{i}"].visible for i in range(3))
         assert scene.things["/part-0"].batched_scales.tolist() == [1, 1, 1]
 
+    def test_screens_show_what_was_seen_last(self):
+        motion, scene = random_motion("walker", skills=2, frames=7), Scene()
+        pictures = np.random.default_rng(0).integers(0, 256, (2, 3, 8, 8, 3), np.uint8)
+        stage = stage_of(scene, motion, ["a", "b"], SeenMoments(pictures, np.array([0, 3, 6])))
+        for frame, moment in enumerate([0, 0, 0, 1, 1, 1, 2]):
+            stage.show(frame)
+            for skill in range(2):
+                np.testing.assert_array_equal(scene.things[f"/screen-{skill}"].image, pictures[skill, moment])
+        stage.pick(1)
+        assert [scene.things[f"/screen-{skill}"].visible for skill in range(2)] == [False, True]
+        assert not scene.things["/label-1"].visible
+
+    def test_all_squares_are_seen_whatever_the_windows_shape(self):
+        stage = RobotStage(Scene(), random_motion("walker", skills=7), [""] * 7)
+        aside, up = angles_of(stage.camera, stage.corners)
+        # A camera that looks along y and down: its axes by hand.
+        slope = np.arctan2(*(stage.camera.position - stage.camera.look_at)[[2, 1]])
+        turned = stage.corners - stage.camera.position
+        ahead = -(turned[:, 1] * np.cos(slope) + turned[:, 2] * np.sin(slope))
+        above = np.abs(-turned[:, 1] * np.sin(slope) + turned[:, 2] * np.cos(slope))
+        assert (ahead > 0).all()
+        assert (np.abs(turned[:, 0]) / ahead).max() == pytest.approx(aside / MARGIN)
+        assert (above / ahead).max() == pytest.approx(up / MARGIN)
+
+    def test_labels_look_equally_large_in_every_row(self):
+        scene = Scene()
+        stage = RobotStage(scene, random_motion("walker", skills=9), [""] * 9)
+        heights = [scene.things[f"/label-{i}"].font_scene_height for i in range(9)]
+        away = np.linalg.norm(stage.layout.origins - stage.camera.position, axis=1)
+        np.testing.assert_allclose(heights / away, heights[7] / away[7])
+        assert heights[7] == min(heights)  # In the middle of the front row.
+        assert heights[1] > 1.3 * heights[7]
+
     def test_extent_is_that_of_every_vertex(self):
         motion = random_motion("walker", skills=2, frames=3)
         bodies, parts = bodies_of(motion), parts_of(motion.model)  # type: ignore[arg-type]
@@ -177,7 +224,7 @@ class TestNumbers:
         assert label(3, numbers, "m") == "skill 3 · 0.53 m · 264 bins\nstand 191 · top left 3"
         assert label(3, None, "m") == "skill 3"
         long = Numbers(1.0, 2, {f"jaco_reach_{place}": 250.0 for place in ("top_left", "top_right", "bottom_left")})
-        assert label(1, long, "m") == "skill 1 · 1 m · 2 bins\ntop left 250 · top right 250\nbottom left 250"
+        assert label(1, long, "m") == "skill 1 · 1 m · 2 bins\ntop left 250\ntop right 250\nbottom left 250"
         assert label(0, Numbers(None, None, {"gym:Hopper-v5": 7.0}), "m") == "skill 0\nreturn 7"
 
     def test_make_a_table(self, square):  # noqa: F811
@@ -199,6 +246,8 @@ class TestExport:
         assert re.search(r"<tr><td>3</td><td>[\d.]+</td><td>\d+</td>(<td>\d+</td>){4}</tr>", page)
         assert not re.search(r"""(src|href)=["']https?:""", page)
         assert 0.5e6 < len(page) < 5e6
+        assert "{darkMode:matchMedia('(prefers-color-scheme: dark)').matches}" in page
+        assert re.search(r"\[aside, up\] = \[0\.\d+, 0\.\d+\]", page)
 
     def test_of_a_maze(self, square, tmp_path):  # noqa: F811
         assert main(["gallery", str(square), "--export", str(tmp_path / "maze.html"), "--frames", "5"]) == 0

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import t as student_t
+from scipy.stats import ttest_ind
 
 from becl.commands.report import run as report
 from becl.envs import DOMAINS
@@ -18,13 +20,18 @@ from becl.errors import UserError
 from becl.experiments import defaults
 from becl.experiments.pretraining import make_pretraining
 from becl.measure import published
+from becl.measure.stats import Interval
 from becl.objectives import METHODS
 from becl.options import PretrainOptions, ReportOptions
 from becl.plugins import ORIGINS
+from becl.reports.comparisons import Summary, clearly_above, student_tails, summarise
 from becl.reports.names import ROBOTS, pretty_method
 from becl.reports.runs import collect
+from becl.reports.schemes import INK, LIGHT_ENOUGH, PAPER, in_both_schemes, in_the_dark
+from becl.reports.sections import gains, tasks
 from becl.reports.sections.origins import option_table
-from becl.reports.tables import ranges
+from becl.reports.tables import plus_minus, ranges
+from becl.views.figures.colors import TEN_COLORS, oklab
 
 STEPS = 100
 RESAMPLES = 200
@@ -127,18 +134,106 @@ def test_means_and_standard_errors_are_those_computed_by_hand(tmp_path: Path) ->
     assert "<small>1 seed</small>" in page
 
 
-def test_the_highest_mean_of_a_task_leads_and_is_bold(tmp_path: Path) -> None:
-    write(tmp_path / "a", {("walker_run", 0): 100.0, ("walker_walk", 0): 50.0})
-    write(tmp_path / "b", {("walker_run", 0): 99.0, ("walker_walk", 0): 50.3}, finetuning("diayn"))
-    write(tmp_path / "c", {("walker_flip", 0): 1.0}, finetuning("cic"))
+def test_the_highest_mean_of_a_task_is_bold_where_it_is_clearly_above_every_other(tmp_path: Path) -> None:
+    """By Welch's t as SciPy has it. One seed, or a mean that could be the other's, leads nothing."""
+    scores = {
+        "becl": {"walker_run": [300, 310, 305], "walker_walk": [50, 90, 70], "walker_stand": [900]},
+        "diayn": {"walker_run": [200, 230, 215], "walker_walk": [40, 95, 60], "walker_stand": [10]},
+        "cic": {"walker_run": [20, 30, 40], "walker_flip": [1.0, 2.0]},
+    }
+    for method, by_task in scores.items():
+        each = {(task, seed): value for task, values in by_task.items() for seed, value in enumerate(values)}
+        write(tmp_path / method, each, finetuning(method))
+    first, second = scores["becl"], scores["diayn"]
+    clear = {t: ttest_ind(first[t], second[t], equal_var=False)[1] < 0.05 for t in ("walker_run", "walker_walk")}
+    assert clear == {"walker_run": True, "walker_walk": False}
     out = make(tmp_path / "out", tmp_path)
-    lead = {(row["task"], row["label"]) for row in read(out, "tasks") if row["leader"] == "1"}
-    # A tie in what is printed has two leaders; alone on a task nobody leads.
-    assert lead == {("walker_run", "BeCL"), ("walker_walk", "BeCL"), ("walker_walk", "DIAYN")}
+    assert [(row["task"], row["label"]) for row in read(out, "tasks") if row["leader"] == "1"] == [
+        ("walker_run", "BeCL")
+    ]
     table = re.search(r'<table id="tasks".*?</table>', (out / "index.html").read_text(), re.DOTALL)
     assert table is not None
-    bold = re.findall(r'class="number best"[^>]*><a [^>]*>([^<]*)</a>', table[0])
-    assert sorted(bold) == ["100", "50", "50"]
+    assert re.findall(r'class="number best"[^>]*><a [^>]*>([^<]*)</a>', table[0]) == ["305 ± 3"]
+
+
+@pytest.mark.parametrize(("t", "freedom"), [(0.5, 1.0), (12.7, 1.0), (2.4, 7.3), (3.1, 400.0)])
+def test_tails_of_students_t_are_scipys(t: float, freedom: float) -> None:
+    assert student_tails(t, freedom) == pytest.approx(2 * student_t.sf(t, freedom), abs=2e-4)
+
+
+@pytest.mark.parametrize("spread", [1.0, 4.0, 8.0, 12.0])
+def test_a_mean_is_clearly_above_another_where_welchs_test_says_so(spread: float) -> None:
+    rng = np.random.default_rng(0)
+    one, other = 10 + spread * rng.standard_normal(5), spread * rng.standard_normal(3)
+    expected = ttest_ind(one, other, equal_var=False)[1] < 0.05
+    assert clearly_above(summarise(one), summarise(other)) == expected
+    assert not clearly_above(summarise(other), summarise(one))
+
+
+def test_numbers_have_the_digits_that_their_error_allows() -> None:
+    written = [plus_minus(Summary(*numbers, 3)) for numbers in [
+        (1220.0, 400.0), (16.0, 0.0), (-0.3, 2.0), (-0.04, 3.0), (0.98083, 0.00083), (1234567.0, math.nan),
+    ]]  # fmt: skip
+    assert written == ["1220 ± 400", "16", "0 ± 2", "0 ± 3", "0.9808 ± 0.0008", "1234567"]
+
+
+def gain(label: str, value: float, low: float, high: float, warning: str = "") -> gains.Gain:
+    return gains.Gain("walker", label, ("walker_run",), 0.5, 0.4, Interval(value, low, high, warning))
+
+
+@pytest.mark.parametrize(("found", "said"), [
+    ([], ""),
+    ([gain("A", 0.1, 0.05, 0.15)],
+     "Pretraining helps with A on walker: 0.50 of the expert's return, 0.40 from scratch, a difference of +0.10"),
+    ([gain("A", 0.1, 0.05, 0.15), gain("B", 0.2, -0.1, 0.5)],
+     "Pretraining helps in 1 of 2 comparisons, most with A on walker"),
+    ([gain("A", 0.1, -0.05, 0.15), gain("B", -0.2, -0.3, -0.1)],
+     "Pretraining was not shown to help; it came closest with A on walker"),
+    ([gain("A", 0.1, 0.05, 0.15, "too few runs")], "Pretraining may help; there are too few runs to be sure. Most"),
+    ([gain("A", 0.1, math.nan, math.nan)], "Whether pretraining helps cannot be said yet. A on walker: 0.50"),
+])  # fmt: skip
+def test_the_page_begins_with_whether_pretraining_helps(found: list[gains.Gain], said: str) -> None:
+    assert gains.outcome(found).startswith(said)
+
+
+@pytest.mark.parametrize(("scores", "said"), [
+    ({"run": {"A": (5.0, 1.0)}}, "A earns 5 ± 1 on Run. There is nothing to compare it with."),
+    ({"run": {"A": (5.0, 1.0), "B": (50.0, 1.0)}}, "B earns clearly most on Run: B 50 ± 1, A 5 ± 1."),
+    ({"run": {"A": (5.0, 1.0), "B": (6.0, 1.0)}}, "Nothing earns clearly more than all others on Run: B 6 ± 1, A"),
+    ({task: {"A": (50.0, 1.0), "B": (6.0, 1.0)} for task in ("run", "walk")}, "A earns clearly most on all 2 tasks."),
+    ({"run": {"A": (5.0, 1.0), "B": (50.0, 1.0)}, "walk": {"A": (5.0, 1.0), "B": (6.0, 1.0)}},
+     "On 1 of 2 tasks something earns clearly most: B on Run."),
+    ({task: {"A": (5.0, 1.0), "B": (6.0, 1.0)} for task in ("run", "walk")}, "On none of 2 tasks does anything earn"),
+])  # fmt: skip
+def test_or_with_what_earns_most(scores: dict[str, dict[str, tuple[float, float]]], said: str) -> None:
+    rows = {task: {label: Summary(*one, 5) for label, one in row.items()} for task, row in scores.items()}
+    assert tasks.outcome(rows).startswith(said)
+
+
+def test_the_outcome_is_the_first_sentence_of_page_and_markdown(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    write(tmp_path / "a", {("walker_run", 0): 5.0})
+    page = tmp_path / "report.md"
+    report(ReportOptions((tmp_path / "a",), tmp_path / "out", 50, page))
+    sentence = "BeCL earns 5 on Walker run. There is nothing to compare it with."
+    assert f'</h1>\n<p class="outcome">{sentence}</p>' in (tmp_path / "out" / "index.html").read_text()
+    assert page.read_text().splitlines()[2] == sentence
+    assert capsys.readouterr().out.startswith(sentence)
+
+
+def test_figures_have_colours_for_the_dark_that_keep_their_hue() -> None:
+    svg = '<svg width="9"><path style="fill: #ffffff; stroke: #0f5a00"/><use xlink:href="#c31e69"/><path/></svg>'
+    both = in_both_schemes(svg)
+    assert '<path style="fill: var(--cffffff); stroke: var(--c0f5a00)"/><use xlink:href="#c31e69"/>' in both
+    light, dark = re.findall(r"svg\{(.*?)\}", both)
+    assert "--c000000:#000000;--c0f5a00:#0f5a00;--cffffff:#ffffff;" in light
+    shown = dict(re.findall(r"--c(\w+):(#\w+)", dark))
+    assert float(oklab([shown["000000"]])[0, 0]) == pytest.approx(INK, abs=0.01)
+    assert float(oklab([shown["ffffff"]])[0, 0]) == pytest.approx(PAPER, abs=0.01)
+    for color in TEN_COLORS:
+        (before, a, b), (after, *ab) = oklab([color])[0], oklab([in_the_dark(color)])[0]
+        assert after > max(before, LIGHT_ENOUGH) - 0.08  # What a screen cannot show is clipped.
+        turned = math.atan2(b, a) - math.atan2(ab[1], ab[0])
+        assert abs((turned + math.pi) % (2 * math.pi) - math.pi) < 0.5
 
 
 def test_a_run_of_each_skill_counts_as_the_mean_of_its_skills(tmp_path: Path) -> None:

@@ -44,7 +44,8 @@ def test_level_takes_the_larger_error():
         (0.03194, 0.00012, "0.03194 ± 0.00012"),
         (812.3, 14.0, "812 ± 14"),
         (2.0, math.nan, "2"),
-        (1234.5, 0.0, "1.23e+03"),
+        (1234.5, 0.0, "1234"),
+        (-0.04, 3.0, "0.0 ± 3.0"),
     ],
 )
 def test_a_level_has_the_digits_that_its_error_allows(mean, error, text):

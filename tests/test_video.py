@@ -205,11 +205,13 @@ class TestTrajectories:
         place = np.cumsum(np.random.default_rng(0).standard_normal((3, 2, 10, axes)), axis=2) + 5
         drawn = skill_paths(place, 0.5, [0, 4, 11], "a title").axes[0]
         lines = drawn.get_lines()
-        assert len(lines) == 6 + (axes == 2)
-        for line, path in zip(lines, place.reshape(6, 10, axes), strict=False):
+        assert len(lines) == 6 + 3 + (axes == 2)
+        for line, path in zip(lines, [*place.reshape(6, 10, axes), *place.mean(1)], strict=False):
             x, y = (np.asarray(data) for data in line.get_data())
             np.testing.assert_allclose(y, path[:, -1] - path[0, -1])
             np.testing.assert_allclose(x, np.arange(10) * 0.5 if axes == 1 else path[:, 0] - path[0, 0])
+        widths = [line.get_linewidth() for line in lines]
+        assert min(widths[6:9]) > 2 * max(widths[:6])  # The mean of each skill is bold.
 
     def test_coverage_counts_states_and_skills(self):
         from becl.measure.coverage import Axis

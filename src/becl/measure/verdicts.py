@@ -21,9 +21,22 @@ class Level(NamedTuple):
     def text(self) -> str:
         """The mean and its error, with as many digits as the error allows."""
         if not self.error > 0:
-            return f"{self.mean:.3g}"
+            return plain(f"{self.mean:.3g}" if abs(self.mean) < 1000 else f"{self.mean:.0f}")
         digits = max(0, 1 - math.floor(math.log10(self.error)))
-        return f"{self.mean:.{digits}f} ± {self.error:.{digits}f}"
+        return plain(f"{self.mean:.{digits}f}") + f" ± {self.error:.{digits}f}"
+
+
+def with_error(mean: float, error: float) -> str:
+    """A mean and its error, with the digits that the error's first one allows: 324 ± 81, 0.85 ± 0.05."""
+    if not error > 0:
+        return Level(mean, error).text
+    digits = max(0, -math.floor(math.log10(error)))
+    return plain(f"{mean:.{digits}f}") + f" ± {error:.{digits}f}"
+
+
+def plain(number: str) -> str:
+    """A number without the sign of what was rounded to 0."""
+    return number.lstrip("-") if number.strip("-0.") == "" else number
 
 
 class Verdict(NamedTuple):

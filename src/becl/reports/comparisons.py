@@ -15,6 +15,8 @@ from becl.reports.labels import numbered, phrase
 from becl.reports.names import domain_of, listed
 from becl.reports.options import without
 
+TAIL_POINTS = 10_000  # Of an integral that is right to four digits.
+
 
 class Summary(NamedTuple):
     """Scores of a configuration on a task, over seeds."""
@@ -38,12 +40,29 @@ def by_task(configurations: Sequence[Configuration]) -> dict[str, dict[str, Summ
     }
 
 
-def leaders(row: Mapping[str, Summary]) -> set[str]:
-    """Labels with the highest mean as printed; none where there is nothing to compare."""
-    if len(row) < 2:
-        return set()
-    best = max(round(one.mean) for one in row.values())
-    return {label for label, one in row.items() if round(one.mean) == best}
+def leader(row: Mapping[str, Summary]) -> str | None:
+    """The label with the highest mean, if that is clearly above every other; None where there is nothing to compare."""
+    first, *others = sorted(row, key=lambda label: -row[label].mean)
+    return first if others and all(clearly_above(row[first], row[other]) for other in others) else None
+
+
+def clearly_above(one: Summary, other: Summary) -> bool:
+    """Whether the 95 % interval of the difference of two means lies above 0 (Welch's t, two seeds each at least)."""
+    first, second = one.error**2, other.error**2
+    if math.isnan(first + second) or one.mean <= other.mean:
+        return False
+    if first + second == 0:
+        return True
+    freedom = (first + second) ** 2 / (first**2 / (one.seeds - 1) + second**2 / (other.seeds - 1))
+    return student_tails((one.mean - other.mean) / math.sqrt(first + second), freedom) < 0.05
+
+
+def student_tails(t: float, freedom: float) -> float:
+    """The probability of a Student's t beyond ±t: with t = √ν tan θ its density is as cos(θ) to the power of ν − 1.
+    (SciPy has it, too, and takes as long to import as a small report to write.)"""
+    angles = (np.arange(TAIL_POINTS) + 0.5) * math.pi / 2 / TAIL_POINTS
+    density = np.cos(angles) ** (freedom - 1)
+    return float(density[angles > math.atan(t / math.sqrt(freedom))].sum() / density.sum())
 
 
 class Comparison(NamedTuple):

@@ -5,6 +5,7 @@ figures of a report: `method_styles` of its labels, made once, goes to each.
 """
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -28,6 +29,7 @@ TITLES = {
     "mean": "mean ↑",
     "median": "median ↑",
 }
+LONGEST = 36  # Letters of a label's line beside a plot.
 MOST_COLUMNS = 4
 MOST_MAPS = 8  # Seeds whose zero-shot returns are drawn.
 GRID = "#dddddd"
@@ -43,8 +45,9 @@ class Cloud(NamedTuple):
 @matplotlib.rc_context(STYLE)
 def aggregates(rows: Mapping[str, Mapping[str, Interval]], titles: Mapping[str, str], styles: Styles) -> Figure:
     """One row per method, one plot per aggregate: the value as a line, its interval as a bar."""
-    names = list(titles)
-    figure = Figure(figsize=(PAGE_WIDTH, 0.55 + 0.17 * len(rows)), layout="constrained")
+    names, labels = list(titles), [textwrap.fill(label, LONGEST) for label in rows]
+    lines = 1 + max((label.count("\n") for label in labels), default=0)
+    figure = Figure(figsize=(PAGE_WIDTH, 0.55 + (0.05 + 0.12 * lines) * len(rows)), layout="constrained")
     places = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
     for axes, name in zip(places, names, strict=True):
         for height, (label, values) in enumerate(rows.items()):
@@ -62,8 +65,8 @@ def aggregates(rows: Mapping[str, Mapping[str, Interval]], titles: Mapping[str, 
         axes.set_axisbelow(True)
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
-        axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(4))
-    places[0].set_yticks(range(len(rows)), list(rows))
+        axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(3))
+    places[0].set_yticks(range(len(rows)), labels)
     places[0].invert_yaxis()
     figure.supxlabel("score: return divided by the expert's", size=STYLE["font.size"])
     return figure
@@ -196,7 +199,8 @@ def zero_shot(
     widest = max(values.shape[1] for values in drawn.values())
     columns = 1 if widest > 24 else min(2, len(drawn))
     rows = math.ceil(len(drawn) / columns)
-    figure = Figure(figsize=(PAGE_WIDTH, (0.42 + 0.17 * len(tasks)) * rows + 0.25), layout="constrained")
+    high = 0.17 * max(len(tasks), 3)  # The numbers of the bar need room.
+    figure = Figure(figsize=(PAGE_WIDTH, (0.42 + high) * rows + 0.25), layout="constrained")
     places = figure.subplots(rows, columns, squeeze=False, sharey=True)
     lowest = min(0.0, *(float(values.min()) for values in drawn.values()))
     largest = max(float(values.max()) for values in drawn.values())

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 
-from becl.reports.sections.section import Section
+from becl.reports.sections.section import Section, outcome_of
 from becl.reports.tables import Cell, Table
 
 
 def to_markdown(title: str, sections: Sequence[Section], warnings: Sequence[str], figures: str, origin: str) -> str:
     """The page: text, tables, and figures by their place; nothing in it depends on the day but what `origin` says."""
-    lines = [f"# {title}", "", origin]
+    outcome = outcome_of(sections)
+    lines = [f"# {title}", "", *([outcome, ""] if outcome else []), origin]
     for warning in warnings:
         lines += ["", f"> {warning}"]
     for section in sections:

@@ -27,7 +27,7 @@ from becl.reports.configurations import all_tasks
 from becl.reports.markdown import to_markdown
 from becl.reports.names import domain_of, listed, pretty_method
 from becl.reports.runs import Found
-from becl.reports.sections.section import Section
+from becl.reports.sections.section import Section, outcome_of
 from becl.reports.tables import Cell
 from becl.runs.folder import to_csv, write_text
 from becl.runs.progress import counted
@@ -38,6 +38,8 @@ from becl.views.figures.style import save
 
 def write_report(found: Found, sections: Sequence[Section], options: ReportOptions) -> None:
     """All files, the page last."""
+    from becl.reports.schemes import in_both_schemes
+
     out, private = options.out, private_folders(options)
     try:
         (out / "tables").mkdir(exist_ok=True)
@@ -47,7 +49,8 @@ def write_report(found: Found, sections: Sequence[Section], options: ReportOptio
                 write_text(out / "tables" / f"{name}.csv", shared_text(printable(to_csv(rows)), private))
             for picture in section.pictures:
                 _, svg = save(picture.figure, out / "figures" / picture.name)
-                images[picture.name] = "data:image/svg+xml;base64," + base64.b64encode(svg.read_bytes()).decode()
+                drawn = in_both_schemes(svg.read_text(encoding="utf-8")).encode()
+                images[picture.name] = "data:image/svg+xml;base64," + base64.b64encode(drawn).decode()
         write_text(out / "index.html", render(found, sections, images, options))
         if options.markdown is not None:
             write_text(options.markdown, markdown(found, sections, options, options.markdown))
@@ -91,6 +94,7 @@ def render(found: Found, sections: Sequence[Section], images: Mapping[str, str],
     }
     return environment.get_template("report.html").render(
         title=page_title(found),
+        outcome=outcome_of(sections),
         sections=sections,
         images={name: markupsafe.Markup(data) for name, data in images.items()},
         warnings=found.warnings,
@@ -148,6 +152,8 @@ def print_summary(found: Found, sections: Sequence[Section]) -> None:
         terminal.print(printable(line), markup=False)
 
     terminal = console()
+    if outcome := outcome_of(sections):
+        say(outcome)
     for one in (one for section in sections for one in section.tables if one.name in ON_TERMINAL):
         last = min(len(one.head), 1 + ON_TERMINAL[one.name])
         for first in range(1, last, MOST_ON_TERMINAL):

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from becl.measure.stats import Interval
+from becl.measure.verdicts import plain, with_error
 from becl.reports.comparisons import Summary
 
 
@@ -31,12 +32,13 @@ class Table(NamedTuple):
 
 
 def plus_minus(summary: Summary) -> str:
-    return f"{summary.mean:.0f}" + ("" if math.isnan(summary.error) else f" ± {summary.error:.0f}")
+    return with_error(summary.mean, summary.error)
 
 
 def interval_cell(interval: Interval, bold: bool = False) -> Cell:
-    bounds = f" [{interval.low:.3f}, {interval.high:.3f}]" if math.isfinite(interval.low) else ""
-    return Cell(f"{interval.value:.3f}{bounds}", interval.value, interval.warning, bold)
+    value, low, high = (plain(f"{number:.3f}") for number in interval[:3])
+    bounds = f" [{low}, {high}]" if math.isfinite(interval.low) else ""
+    return Cell(f"{value}{bounds}", interval.value, interval.warning, bold)
 
 
 def or_blank(number: int | float | None) -> int | float | str:

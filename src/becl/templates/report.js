@@ -1,5 +1,6 @@
 "use strict";
 // Tables sort by a column when its heading is clicked: numbers from the highest, words from the first.
+// A figure that is tapped becomes larger on a phone, and whole again.
 // An address that ends in #sort=TABLE:COLUMN opens sorted, with a "-" before COLUMN the other way round.
 
 function valueOf(row, column) {
@@ -51,6 +52,9 @@ for (const table of document.querySelectorAll("table.sortable")) {
   Array.from(table.tHead.rows[0].cells).forEach((heading, column) => {
     heading.querySelector("button").addEventListener("click", () => sortBy(table, column));
   });
+}
+for (const image of document.querySelectorAll("figure img")) {
+  image.addEventListener("click", () => image.parentElement.classList.toggle("larger"));
 }
 addEventListener("hashchange", followAddress);
 // What is folded is printed too.

@@ -30,7 +30,7 @@ from becl.learning.seeing import Vision, behind_camera
 from becl.measure.skills import STARTS, Policy, Watched, play
 from becl.runs.folder import choose_snapshot, read_config
 from becl.runs.log import lane_name
-from becl.views.recorded import Picture, Recorded, draws_itself, pose_parts
+from becl.views.recorded import PackedPicture, Recorded, draws_itself, pose_parts
 
 if TYPE_CHECKING:
     import mujoco
@@ -83,7 +83,7 @@ class Motion(NamedTuple):
     camera: str | int = FREE
     plan: maze.Geometry | None = None
     """The maze's floor plan."""
-    pictures: list[list[Picture]] | None = None
+    pictures: list[list[PackedPicture]] | None = None
     """Of each skill, where the environment draws itself."""
     timed: bool = True
     """Whether time is known. In a maze, only steps are."""
@@ -258,10 +258,11 @@ def record_external(env: str, take: Take) -> Motion:
         recorded.append(Recorded(make(render_mode="rgb_array") if drawn else make(), drawn))
         return recorded[-1]
 
-    batch = GymBatch(watched, len(take.skills), take.seeds)
-    with contextlib.closing(batch):
-        batch.spec = batch.spec._replace(episode_length=take.steps or batch.spec.episode_length)
-        for _ in play(take.policy, batch, take.skills):
+    batch = GymBatch(watched, len(take.skills), take.seeds, images=take.vision is not None)
+    seen_by = behind_camera(batch, take.vision)
+    with contextlib.closing(seen_by):
+        seen_by.spec = seen_by.spec._replace(episode_length=take.steps or seen_by.spec.episode_length)
+        for _ in play(take.policy, seen_by, take.skills):
             if all(one.over for one in recorded if one.poses):
                 break
     whole = [one for one in recorded if one.poses]  # One more was made to ask for its length.

@@ -52,7 +52,7 @@ def aggregate_section(
             f"Scores are returns divided by the expert's, over {len(main.tasks)} tasks: {', '.join(main.tasks)}. "
             "IQM is the mean of the middle half of all runs, the optimality gap what runs lack of the expert on "
             "average (less is better), the median that of the tasks' means. In brackets 95 % intervals of a bootstrap "
-            f"over runs, stratified by task ({resamples:,} resamples).",
+            f"over runs, stratified by task ({resamples:,} resamples). Bold: an interval beyond those of all others.",
             f"The last column is the probability that a run of {leader}, which leads by IQM, is better than one of the "
             f"row's on the same task, averaged over tasks ({fewer(resamples):,} resamples).",
         ],
@@ -65,12 +65,11 @@ def aggregate_section(
 
 def aggregate_table(main: Comparison, overall: Aggregates, leader: str, resamples: int) -> Table:
     titles = {name: title.rstrip(" ↑↓") for name, title in figures.TITLES.items()}
-    best = {name: max(values[name].value for values in overall.values()) for name in titles}
-    best["optimality_gap"] = min(values["optimality_gap"].value for values in overall.values())
+    best = {name: clear_best({label: values[name] for label, values in overall.items()}, name) for name in titles}
     rows = []
     for label, values in overall.items():
         scores = main.scores[label]
-        cells = [Cell(label), *(interval_cell(values[name], values[name].value == best[name]) for name in titles)]
+        cells = [Cell(label), *(interval_cell(values[name], best[name] == label) for name in titles)]
         if label == leader:
             cells.append(Cell("–"))
         else:
@@ -79,6 +78,15 @@ def aggregate_table(main: Comparison, overall: Aggregates, leader: str, resample
         rows.append([*cells, Cell(str(count), count)])
     head = [Cell("method"), *map(Cell, titles.values()), Cell("P(leader is better)"), Cell("runs")]
     return Table("aggregates", "Aggregates with 95 % intervals", head, rows)
+
+
+def clear_best(row: Mapping[str, Interval], name: str) -> str | None:
+    """The label whose interval lies beyond all others'."""
+    better = {
+        label: (-one.high, -one.low) if name == "optimality_gap" else (one.low, one.high) for label, one in row.items()
+    }
+    first, *others = sorted(better, key=lambda label: -better[label][0])
+    return first if others and all(better[first][0] > better[other][1] for other in others) else None
 
 
 def robot_picture(robots: Mapping[str, Aggregates], styles: Styles) -> Picture:

@@ -59,6 +59,25 @@ def gains(configurations: Sequence[Configuration], resamples: int) -> list[Gain]
     return found
 
 
+def outcome(found: Sequence[Gain]) -> str:
+    """The comparison that pretraining wins most in, and how many others it wins."""
+    if not found:
+        return ""
+    best = max(found, key=lambda gain: (gain.helps is True, gain.helps is not None, gain.difference.value))
+    scores = f"{best.pretrained:.2f} of the expert's return, {best.scratch:.2f} from scratch"
+    change, low, high, _ = best.difference
+    bounds = f" [{low:+.2f}, {high:+.2f}]" if best.helps is not None else ", and too few runs for an interval"
+    where = f"{best.label} on {best.robot}: {scores}, a difference of {change:+.2f}{bounds}."
+    if best.helps is None:
+        return f"Whether pretraining helps cannot be said yet. {where}"
+    if not best.helps:
+        return f"Pretraining was not shown to help; it came closest with {where}"
+    if best.difference.warning:
+        return f"Pretraining may help; there are too few runs to be sure. Most with {where}"
+    count = sum(bool(gain.helps) for gain in found)
+    return f"Pretraining helps{f' in {count} of {len(found)} comparisons, most' if len(found) > 1 else ''} with {where}"
+
+
 def help_section(configurations: Sequence[Configuration], resamples: int) -> Section | None:
     """The first question of a reader: is it better than no pretraining at all?"""
     pretrained = [one for one in configurations if one.options.get("pretraining", "") is not None]
@@ -93,9 +112,10 @@ def help_section(configurations: Sequence[Configuration], resamples: int) -> Sec
         for gain in found
     ]  # fmt: skip
     return Section(
-        "help",
-        "Does pretraining help?",
-        [
+        found=outcome(found),
+        name="help",
+        title="Does pretraining help?",
+        text=[
             "Mean of returns over the expert's, beside runs that learned the same tasks from scratch, and the "
             f"difference with its 95 % interval ({resamples:,} resamples of runs within tasks). Pretraining helps "
             "where the whole interval lies above 0."

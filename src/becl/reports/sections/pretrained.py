@@ -1,6 +1,5 @@
 """Pretrained skills before any finetuning: what they earn, what they look like, and how they were learned."""
 
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -148,13 +147,12 @@ def pretraining_section(pretrainings: Mapping[str, PretrainingFolder]) -> Sectio
     table = measure_table(pretrainings)
     if not pictures and not table.rows:
         return None
+    said = verdicts(pretrainings)
     return Section(
         "pretraining",
         "Pretraining",
-        [
-            "Intrinsic rewards of different methods have nothing in common but their sign; states visited do.",
-            *verdicts(pretrainings),
-        ],
+        ["Intrinsic rewards of different methods have nothing in common but their sign; states visited do.", *said],
+        found=said[0] if said else "",
         pictures=pictures,
         tables=[table] if table.rows else [],
     )
@@ -204,6 +202,5 @@ def _measure_cell(texts: Sequence[str]) -> Cell:
         return Cell(listed(list(dict.fromkeys(texts))))
     if not len(values):
         return Cell("–")
-    mean, error, _ = summarise(values)
-    text = f"{mean:.0f}" if abs(mean) >= 1000 else f"{mean:.3g}"
-    return Cell(text + ("" if math.isnan(error) else f" ± {error:.2g}"), mean)
+    found = summarise(values)
+    return Cell(plus_minus(found), found.mean)

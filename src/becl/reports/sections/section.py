@@ -1,6 +1,6 @@
 """A part of the page: text, tables, pictures, and the rows of CSV files that belong to it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,6 +35,13 @@ class Section:
     """CSV files by name."""
     hint: str = ""
     """What one can do with the page."""
+    found: str = ""
+    """What came out, in a sentence. The first section that has one begins the page with it."""
+
+
+def outcome_of(sections: Sequence[Section]) -> str:
+    """The sentence that a page begins with; empty where nothing can be said."""
+    return next((section.found for section in sections if section.found), "")
 
 
 def name_of(name: str, number: int, count: int) -> str:

@@ -1,10 +1,11 @@
 """Maze studies: what their skills do, and how they were learned."""
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from becl.measure.headings import MAZE_HEADINGS
-from becl.measure.verdicts import judge_reward
+from becl.measure.verdicts import judge_reward, with_error
 from becl.reports.folders import StudyFolder
 from becl.reports.names import pretty_method
 from becl.reports.sections.section import Picture, Section, name_of
@@ -41,7 +42,8 @@ def study_section(name: str, study: StudyFolder) -> Section:
     ]
     text = "Far skills end in the far part of the maze. Rewards of different methods have different scales."
     pictures = [*drawn(name, study), curves(name, study)]
-    return Section(name, f"Maze study: {study.kind}", [text, *verdicts], pictures=pictures, tables=[table])
+    return Section(name, f"Maze study: {study.kind}", [text, *verdicts], pictures=pictures, tables=[table],
+                   found=" ".join(verdicts[:1]))  # fmt: skip
 
 
 def drawn(name: str, study: StudyFolder) -> Iterator[Picture]:
@@ -74,5 +76,4 @@ def _measure(value: Any) -> Cell:
     if not isinstance(value, dict) or not isinstance(value.get("mean"), float):
         return Cell("–")
     mean, spread = value["mean"], value.get("std")
-    digits = 0 if abs(mean) >= 20 else 2
-    return Cell(f"{mean:.{digits}f}" + (f" ± {spread:.{digits}f}" if isinstance(spread, float) else ""), mean)
+    return Cell(with_error(mean, spread if isinstance(spread, float) else math.nan), mean)

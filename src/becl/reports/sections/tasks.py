@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from becl.reports.comparisons import Summary, by_task, leaders
+from becl.reports.comparisons import Summary, by_task, leader
 from becl.reports.configurations import Configuration
 from becl.reports.folders import Final
 from becl.reports.names import listed, pretty_task
@@ -27,17 +27,19 @@ def task_section(configurations: Sequence[Configuration]) -> Section:
     data = [
         {
             "task": task, "label": label, "mean": one.mean, "stderr": or_blank(one.error),
-            "seeds": one.seeds, "leader": int(label in leaders(row)),
+            "seeds": one.seeds, "leader": int(label == leader(row)),
         }
         for task, row in summaries.items()
         for label, one in row.items()
     ]  # fmt: skip
     return Section(
-        "tasks",
-        "Return on each task",
-        [
+        found=outcome(summaries),
+        name="tasks",
+        title="Return on each task",
+        text=[
             "Mean ± standard error over seeds of the undiscounted return of an episode at the end of finetuning, "
-            "with the deterministic policy. The highest mean of a task is bold.",
+            "with the deterministic policy. The highest mean of a task is "
+            "bold where the 95 % interval of its difference to every other lies above 0 (Welch's t).",
             *evaluation_notes(configurations),
         ],
         hint="Point at a number for its seeds, follow it to the commands that made it, and sort by a column with its "
@@ -45,6 +47,29 @@ def task_section(configurations: Sequence[Configuration]) -> Section:
         tables=[Table("tasks", "Return after finetuning", head, rows)],
         data={"tasks": data, "scores": score_rows(configurations)},
     )
+
+
+def outcome(summaries: Mapping[str, Mapping[str, Summary]]) -> str:
+    """Which configuration earns most, where that is clear."""
+    compared = {task: row for task, row in summaries.items() if len(row) > 1}
+    if not compared:
+        (task, row), *others = summaries.items()
+        ((label, one),) = row.items()
+        more = f", and has learned {counted(len(others), 'other task')}" if others else ""
+        return f"{label} earns {plus_minus(one)} on {pretty_task(task)}{more}. There is nothing to compare it with."
+    clear = {task: label for task, row in compared.items() if (label := leader(row))}
+    if len(compared) == 1:
+        ((task, row),) = compared.items()
+        ranked = sorted(row.items(), key=lambda item: -item[1].mean)
+        numbers = listed([f"{label} {plus_minus(one)}" for label, one in ranked])
+        who = f"{clear[task]} earns clearly most" if clear else "Nothing earns clearly more than all others"
+        return f"{who} on {pretty_task(task)}: {numbers}."
+    if not clear:
+        return f"On none of {len(compared)} tasks does anything earn clearly more than all others."
+    if len(clear) == len(compared) and len({*clear.values()}) == 1:
+        return f"{next(iter(clear.values()))} earns clearly most on all {len(compared)} tasks."
+    leads = listed([f"{label} on {pretty_task(task)}" for task, label in clear.items()])
+    return f"On {len(clear)} of {len(compared)} tasks something earns clearly most: {leads}."
 
 
 def evaluation_notes(configurations: Sequence[Configuration]) -> Iterator[str]:
@@ -81,7 +106,7 @@ def _score_cell(one: Configuration, number: int, task: str, row: Mapping[str, Su
         for seed, outcome in one.outcomes[task].items()
     )
     note = f"{one.label}, {task}, seed: return ± error of the evaluation – {each}"
-    return Cell(text, summary.mean, note, one.label in leaders(row), f"#runs-{number}")
+    return Cell(text, summary.mean, note, one.label == leader(row), f"#runs-{number}")
 
 
 def score_rows(configurations: Sequence[Configuration]) -> list[Row]:

@@ -30,7 +30,11 @@ TEN_COLORS: tuple[str, ...] = (
     "#968700",
     "#000ff0",
 )
-METHODS: tuple[str, ...] = ("becl", "diayn", "dads", "cic")  # Same colour in every figure.
+# Each has its colour in every figure; those of the first ten are safe for colour-blind readers.
+METHODS: tuple[str, ...] = (
+    "becl", "diayn", "dads", "cic", "ddpg", "rnd", "icm", "apt", "smm", "aps",
+    "metra", "disagreement", "proto", "amped", "moss", "exdm", "csd", "lsd", "csf", "becl-paper", "becl-released",
+)  # fmt: skip
 LMS_FROM_RGB = np.array(
     [
         [0.4122214708, 0.5363325363, 0.0514459929],
@@ -97,9 +101,30 @@ def _extended_colors(n: int) -> tuple[str, ...]:
 
 
 def method_styles(labels: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Colour and marker of each method, the same in every figure for those in METHODS."""
+    """Colour and marker of each label. A method has its own in every figure, which goes to the first label that begins
+    with its name; variants of it, and whatever else there is, get what differs most from all that are there."""
     colors = skill_colors(len(METHODS) + len(labels))
     palette = list(zip(colors, itertools.cycle(MARKERS), strict=False))
-    known = dict(zip(METHODS, palette, strict=False))
-    rest = iter(palette[len(METHODS) :])
-    return {label: known[label.lower()] if label.lower() in known else next(rest) for label in labels}
+    own = dict(zip(METHODS, palette, strict=False))
+    found = {label: own.pop(method_of(label)) for label in labels if method_of(label) in own}
+    free = [look for look in palette[len(TEN_COLORS) :] if look not in found.values()]
+    for label in labels:
+        if label not in found:
+            found[label] = free.pop(farthest([color for color, _ in free], [color for color, _ in found.values()]))
+    return {label: found[label] for label in labels}
+
+
+def farthest(colors: Sequence[str], others: Sequence[str]) -> int:
+    """Which of some colours differs most from others, for everybody; the first where there are none."""
+    if not others:
+        return 0
+    apart = [
+        np.linalg.norm(oklab(colors, blind)[:, None] - oklab(others, blind), axis=-1).min(1) for blind in (False, True)
+    ]
+    return int(np.min(apart, axis=0).argmax())
+
+
+def method_of(label: str) -> str:
+    """The method that a label begins with, as it is typed: `becl` of "BeCL, 8 skills"."""
+    name = label.lower().partition(",")[0].partition(" (")[0]
+    return name if "+" in name else name.partition(" ")[0].replace("protorl", "proto")

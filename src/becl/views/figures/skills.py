@@ -22,7 +22,8 @@ from becl.views.figures.style import COLUMN_WIDTH, MUTED, PAGE_WIDTH, STYLE, VOI
 def skill_paths(
     place: Float[np.ndarray, "skills episodes states axes"], step_seconds: float, names: Sequence[int], title: str
 ) -> Figure:
-    """Paths in their skills' colours: x against time where there is one axis, else x and y, from one origin."""
+    """Paths in their skills' colours: x against time where there is one axis, else x and y, from one origin. Thin:
+    episodes, bold: their mean."""
     figure = Figure(figsize=(COLUMN_WIDTH, 2.9), layout="constrained")
     axes = figure.subplots()
     moved = np.asarray(place) - place[:, :, :1]
@@ -32,9 +33,13 @@ def skill_paths(
     for number, name in enumerate(names):
         for path in moved[number]:
             points = (seconds, path[:, 0]) if along_a_line else (path[:, 0], path[:, 1])
-            axes.plot(*points, color=palette[name], linewidth=0.6, alpha=0.7, rasterized=True)
+            axes.plot(*points, color=palette[name], linewidth=0.5, alpha=0.4, rasterized=True)
+    for number, name in enumerate(names):
+        mean = moved[number].mean(0)
+        points = (seconds, mean[:, 0]) if along_a_line else (mean[:, 0], mean[:, 1])
+        axes.plot(*points, color=palette[name], linewidth=1.6, solid_capstyle="round")
     if along_a_line:
-        axes.set(xlabel="time (s)", ylabel="x from the start (m)")
+        axes.set(xlabel="time (s)" if step_seconds != 1 else "steps", ylabel="x from the start (m)")
         axes.margins(x=0)
     else:
         axes.set(xlabel="x from the start (m)", ylabel="y from the start (m)")

@@ -12,9 +12,23 @@ from becl.runs.progress import counted
 from becl.views.filmstrip import is_folder
 from becl.views.gallery.gate import open_gate
 from becl.views.gallery.numbers import Numbers, label, numbers_of, table
-from becl.views.gallery.scene import pace_of, set_camera, stage_of, unit_of
+from becl.views.gallery.scene import MOMENTS, angles_of, pace_of, set_camera, stage_of, unit_of
 from becl.views.gallery.server import server_at
 from becl.views.poses import Look, Motion, motion_of
+from becl.views.seen import moments_seen
+
+FITTING = """<script>
+// viser asks the page's address for the first view's angle. Its answer here is the one that shows all, whatever the
+// window's shape.
+(() => {
+  const get = URLSearchParams.prototype.get, [aside, up] = [%.4f, %.4f];
+  URLSearchParams.prototype.get = function (name) {
+    const given = get.call(this, name);
+    if (given !== null || name !== "initialCameraFov") return given;
+    return String(2 * Math.atan(Math.max(up, (aside * innerHeight) / innerWidth)));
+  };
+})();
+</script>"""
 
 
 def page_path(out: Path) -> Path:
@@ -37,16 +51,25 @@ def page_of(look: Look, motion: Motion, numbers: Sequence[Numbers]) -> str:
     """The scene with all its frames and its player, and a table, in one HTML text."""
     labels = [label(name, one, unit_of(motion)) for name, one in zip(look.names, numbers, strict=True)]
     with server_at(open_gate(), "becl") as server:
-        stage = stage_of(server.scene, motion, labels)
+        stage = stage_of(server.scene, motion, labels, moments_seen(look, motion, MOMENTS))
         set_camera(server, stage.camera)
+        angles = angles_of(stage.camera, stage.corners)
         recording = server.get_scene_serializer()
         for frame in range(motion.frames):
             stage.show(frame)
             recording.insert_sleep(pace_of(motion))
         page = recording.as_html()
-    return page.replace("<title>", f"<title>{html.escape(look.title)} – ", 1).replace(
-        "</body>", caption(look, motion, numbers) + "</body>", 1
-    )
+    replaced = {
+        "<head>": "<head>" + FITTING % angles,
+        "<title>": f"<title>{html.escape(look.title)} – ",
+        "{darkMode:false}": "{darkMode:matchMedia('(prefers-color-scheme: dark)').matches}",
+        "</body>": caption(look, motion, numbers) + "</body>",
+    }
+    for place, text in replaced.items():
+        if place not in page:
+            raise RuntimeError(f"this version of viser writes pages without {place}")
+        page = page.replace(place, text, 1)
+    return page
 
 
 def caption(look: Look, motion: Motion, numbers: Sequence[Numbers]) -> str:
@@ -56,7 +79,8 @@ def caption(look: Look, motion: Motion, numbers: Sequence[Numbers]) -> str:
     lines += ["".join(f"<td>{html.escape(text)}</td>" for text in row) for row in rows]
     body = "".join(f"<tr>{line}</tr>" for line in lines)
     style = "position:fixed;right:8px;top:8px;z-index:10;max-height:90vh;overflow:auto;padding:4px 8px;"
-    style += "background:#ffffffd9;color:#222;font:13px sans-serif;border-radius:4px"
+    style += "color-scheme:light dark;background:Canvas;color:CanvasText;font:13px sans-serif;border-radius:4px;"
+    style += "max-width:calc(100vw - 32px)"
     cells = "<style>#skills td,#skills th{padding:1px 6px;text-align:right}</style>"
     title = html.escape(look.title)
     return printable(

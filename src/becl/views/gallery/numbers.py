@@ -9,7 +9,7 @@ from becl.measure.skills import per_skill, rollout, zero_shot
 from becl.runs.inside import read_text
 from becl.views.poses import Look, policy_of
 
-WIDTH = 44  # Letters of a label's line.
+WIDTH = 26  # Letters of a label's line: less than a square in the back row is wide.
 EPISODES = 3  # Of every skill, where `becl evaluate` has not measured yet.
 
 

@@ -6,6 +6,7 @@ skills of a maze share one floor plan. Pictures that an environment draws of its
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -14,15 +15,18 @@ from jaxtyping import Float
 from becl.views.figures.colors import skill_colors
 from becl.views.gallery.shapes import Part, joined, parts_of
 from becl.views.poses import Bodies, Motion, bodies_of
-from becl.views.recorded import Picture
+from becl.views.recorded import PackedPicture
+from becl.views.seen import SeenMoments
 
 ROOM = 1.25  # A square's side beside what its skill needs.
 ROW = 0.7  # A row's depth beside its width, at least: rows are seen from the front.
 STRAY = 0.3  # How far skills may go, beside their own size, before all are kept in place.
-LETTER = 0.05  # Height of a label's letters beside its square.
+SCREEN = 0.36  # Of what an agent sees, beside its square.
+MOMENTS = 25  # Of an episode, that are shown of what it sees.
+LETTER = 0.042  # Height of a label's letters beside its square.
 STEP_PACE = 0.1  # Seconds a step is shown where time is not known.
 HUNG, CAPTION, HUNG_PIXELS = 1.08, 0.2, 240  # Of a picture that is 1 wide: its room, that below it, and pixels.
-UPRIGHT = (math.sqrt(0.5), math.sqrt(0.5), 0.0, 0.0)  # Turns what lies so that it stands and faces the front.
+UPRIGHT = (math.sqrt(0.5), -math.sqrt(0.5), 0.0, 0.0)  # Pictures lie on their backs, with their lower edge ahead.
 DARK, LIGHT, PALE, EDGE = (60, 60, 66), (255, 255, 255), (226, 229, 234), (170, 174, 182)
 
 
@@ -36,6 +40,8 @@ class Stage(Protocol):
     """What is on the page."""
 
     camera: Viewpoint
+    corners: Float[np.ndarray, "corners 3"]
+    """What the camera has to see."""
 
     def show(self, frame: int) -> None:
         """Moves everything to where it is in a frame."""
@@ -52,17 +58,43 @@ class Stage(Protocol):
     def write(self, labels: list[str]) -> None: ...
 
 
-def stage_of(scene: Any, motion: Motion, labels: list[str]) -> Stage:
-    """Puts a motion into an empty scene."""
+def stage_of(scene: Any, motion: Motion, labels: list[str], seen: SeenMoments | None = None) -> Stage:
+    """Puts a motion into an empty scene, and what was `seen` of a robot by an agent that learned from images."""
     if motion.pictures is not None:
         return PictureStage(scene, motion.names, motion.pictures, labels)
-    return RobotStage(scene, motion, labels) if motion.plan is None else MazeStage(scene, motion)
+    if motion.plan is not None:
+        return MazeStage(scene, motion)
+    stage = RobotStage(scene, motion, labels)
+    return stage if seen is None else ScreenStage(scene, stage, seen)
 
 
 def set_camera(server: Any, camera: Viewpoint) -> None:
     """Where new visitors look from."""
     server.initial_camera.position = tuple(camera.position.tolist())
     server.initial_camera.look_at = tuple(camera.look_at.tolist())
+
+
+MARGIN = 1.06  # Around what is seen.
+
+
+def angles_of(camera: Viewpoint, corners: Float[np.ndarray, "corners 3"]) -> tuple[float, float]:
+    """How far aside and how far up or down a camera has to see, as tangents."""
+    forward = camera.look_at - camera.position
+    forward /= np.linalg.norm(forward)
+    right = np.cross(forward, [0.0, 0.0, 1.0])
+    right /= np.linalg.norm(right)
+    seen = corners - camera.position
+    far = seen @ forward
+    aside, up = (float(MARGIN * np.abs(seen @ axis / far).max()) for axis in (right, np.cross(right, forward)))
+    return aside, up
+
+
+def box_of(
+    width: float, depth: float, height: float, middle: Sequence[float] = (0.0, 0.0, 0.0)
+) -> Float[np.ndarray, "8 3"]:
+    """The corners of a box, of which the middle of the floor is given."""
+    signs = np.array([(x, y, z) for x in (-1, 1) for y in (-1, 1) for z in (0, 1)])
+    return np.array(middle) + signs * (width / 2, depth / 2, height)
 
 
 def pace_of(motion: Motion) -> float:
@@ -97,6 +129,8 @@ class RobotStage:
         self.parts = parts_of(motion.model)
         self.layout = layout_of(self.bodies, self.parts, moves(motion))
         self.camera = camera_of(self.layout)
+        width, depth = sides_of(self.layout)
+        self.corners = box_of(width, depth, self.layout.height)
         self._shown = np.ones(len(motion.names), np.float32)
         self._drawn = np.full((len(self.parts), len(motion.names), 7), np.nan, np.float32)
         self._scene = scene
@@ -112,9 +146,14 @@ class RobotStage:
         front = np.array([-0.48 * self.layout.side, -0.46 * self.layout.depth, 0.01])
         self._labels = [
             scene.add_label(f"/label-{number}", text, position=origin + front, anchor="bottom-left",
-                            font_size_mode="scene", font_scene_height=LETTER * self.layout.side)
-            for number, (text, origin) in enumerate(zip(labels, self.layout.origins, strict=True))
+                            font_size_mode="scene", font_scene_height=LETTER * self.layout.side * far)
+            for number, (text, origin, far) in enumerate(zip(labels, self.layout.origins, self._far(), strict=True))
         ]  # fmt: skip
+
+    def _far(self) -> Float[np.ndarray, " skills"]:
+        """How far from the camera each skill is, beside the nearest: letters that are larger by as much look alike."""
+        away = np.linalg.norm(self.layout.origins - self.camera.position, axis=1)
+        return away / away.min()
 
     def _placed(self, part: Part, frame: int) -> tuple[np.ndarray, np.ndarray]:
         place = self.bodies.position[:, frame, part.body] - self.layout.shift[:, frame] + self.layout.origins
@@ -194,17 +233,20 @@ def extent(
 
 def camera_of(layout: SkillGrid) -> Viewpoint:
     """From the front and above, far enough to see all."""
-    width = np.ptp(layout.origins[:, 0]) + layout.side
-    depth = np.ptp(layout.origins[:, 1]) + layout.depth
+    width, depth = sides_of(layout)
     far = 0.42 * width + 0.38 * depth + 0.45 * layout.height
     look_at = np.array([0, -0.05 * depth, 0.35 * layout.height])
-    return Viewpoint(look_at + far * np.array([0, -0.75, 0.75]), look_at)
+    return Viewpoint(look_at + far * np.array([0, -0.66, 0.83]), look_at)
+
+
+def sides_of(layout: SkillGrid) -> tuple[float, float]:
+    """Width and depth of the floor."""
+    return float(np.ptp(layout.origins[:, 0])) + layout.side, float(np.ptp(layout.origins[:, 1])) + layout.depth
 
 
 def draw_floor(scene: Any, layout: SkillGrid) -> None:
     """One square per skill."""
-    width = np.ptp(layout.origins[:, 0]) + layout.side
-    depth = np.ptp(layout.origins[:, 1]) + layout.depth
+    width, depth = sides_of(layout)
     scene.add_box("/floor", color=PALE, dimensions=(width, depth, 0.02), position=(0, 0, -0.012), cast_shadow=False)
     corners = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * (layout.side / 2, layout.depth / 2)
     lines = [
@@ -214,6 +256,41 @@ def draw_floor(scene: Any, layout: SkillGrid) -> None:
     ]
     scene.add_line_segments("/squares", np.array(lines, np.float32), EDGE, thickness=1.0,
                             thickness_units="screen")  # fmt: skip
+
+
+class ScreenStage:
+    """Robots, and behind each a screen with what its agent sees."""
+
+    def __init__(self, scene: Any, robots: RobotStage, seen: SeenMoments):
+        self._robots, self._seen, self.camera, self.corners = robots, seen, robots.camera, robots.corners
+        layout, skills = robots.layout, range(len(seen.pictures))
+        side = SCREEN * layout.side
+        behind = np.array([(0.5 - SCREEN / 2) * layout.side, 0.47 * layout.depth, side / 2])
+        self._shown = [seen.at(skill, 0) for skill in skills]
+        self._screens = [
+            scene.add_image(f"/screen-{skill}", self._shown[skill], side, side, format="jpeg", jpeg_quality=85,
+                            wxyz=UPRIGHT, position=layout.origins[skill] + behind, cast_shadow=False,
+                            receive_shadow=False)
+            for skill in skills
+        ]  # fmt: skip
+
+    def show(self, frame: int) -> None:
+        self._robots.show(frame)
+        for skill, screen in enumerate(self._screens):
+            picture = self._seen.at(skill, frame)
+            if not np.array_equal(picture, self._shown[skill]):
+                self._shown[skill] = screen.image = picture
+
+    def pick(self, skill: int | None) -> None:
+        self._robots.pick(skill)
+        for number, screen in enumerate(self._screens):
+            screen.visible = skill in (None, number)
+
+    def view(self, skill: int) -> Viewpoint:
+        return self._robots.view(skill)
+
+    def write(self, labels: list[str]) -> None:
+        self._robots.write(labels)
 
 
 # --- Mazes ------------------------------------------------------------------------------------------------------------
@@ -234,6 +311,7 @@ class MazeStage:
         self._middle = np.array([(x_low + x_high) / 2, (y_low + y_high) / 2, 0.0])
         self._span = max(x_high - x_low, y_high - y_low)
         self.camera = Viewpoint(np.array([0, -0.3, 0.95]) * self._span, np.zeros(3))
+        self.corners = box_of(x_high - x_low, y_high - y_low, 0.0)
         draw_plan(scene, plan, self._middle)
         self._ways = [
             scene.add_line_segments(f"/way-{number}", self._way(number), tuple(color.tolist()), thickness=2.0,
@@ -301,20 +379,22 @@ def draw_plan(scene: Any, plan: Any, middle: Float[np.ndarray, "3"]) -> None:
 
 
 class PictureStage:
-    """What an environment drew of itself, a picture a skill, on a wall."""
+    """What an environment drew of itself, one picture per skill, on a wall."""
 
-    def __init__(self, scene: Any, names: list[int], pictures: list[list[Picture]], labels: list[str]):
+    def __init__(self, scene: Any, names: list[int], pictures: list[list[PackedPicture]], labels: list[str]):
         self._pictures = pictures
         self._shown = [skill[0] for skill in pictures]
-        height, width = pictures[0][0].shape[:2]
-        self._height = height / width  # Widths are 1.
+        rows, columns = pictures[0][0].shape[:2]
+        self._height = rows / columns  # Widths are 1.
         columns = math.ceil(math.sqrt(len(names) / self._height))
         rows = math.ceil(len(names) / columns)
         across, down = np.arange(len(names)) % columns, np.arange(len(names)) // columns
         self._middles = np.zeros((len(names), 3))
         self._middles[:, 0] = (across - (columns - 1) / 2) * HUNG
         self._middles[:, 2] = ((rows - 1) / 2 - down) * (self._height + CAPTION)
-        self.camera = in_front_of(np.zeros(3), max(columns * HUNG, 1.2 * rows * (self._height + CAPTION)))
+        width, height = columns * HUNG, rows * (self._height + CAPTION)
+        self.camera = in_front_of(np.zeros(3), max(width, 1.2 * height))
+        self.corners = box_of(width, 0.0, height, (0.0, 0.0, -height / 2 - CAPTION / 2))
         self._images = [
             scene.add_image(f"/picture-{number}", small(picture), 1.0, self._height, format="jpeg", jpeg_quality=85,
                             wxyz=UPRIGHT, position=self._middles[number], cast_shadow=False, receive_shadow=False)
@@ -355,7 +435,7 @@ def in_front_of(middle: Float[np.ndarray, "3"], width: float) -> Viewpoint:
     return Viewpoint(middle + np.array([0, -0.9 * width, 0]), middle)
 
 
-def small(picture: Picture) -> np.ndarray:
+def small(picture: PackedPicture) -> np.ndarray:
     """As many pixels as a page needs that shows many."""
     from PIL import Image
 
