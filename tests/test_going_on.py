@@ -191,6 +191,13 @@ def test_what_cannot_be_gone_on_with_is_one_line(words, why, finished, capsys):
     assert files(finished) == before
 
 
+def test_the_command_with_more_steps_names_the_one_that_goes_on(finished, capsys):
+    assert main(["pretrain", *SIZES, "--seeds", "2", "--steps", "800", "--out", str(finished)]) == 2
+    assert f"becl resume {finished} --steps 800 goes on with it" in capsys.readouterr().err
+    assert main(["pretrain", *SIZES, "--seeds", "3", "--steps", "800", "--out", str(finished)]) == 2
+    assert "choose another --out" in capsys.readouterr().err
+
+
 def test_a_run_that_went_on_takes_no_seeds(longer, capsys):
     assert main(["resume", str(longer), "--seeds", "3"]) == 2
     assert "gone on from its snapshots" in capsys.readouterr().err

@@ -34,7 +34,8 @@ def open_folder(config: dict[str, Any], out: Path) -> None:
             check_inside(out)
             found = upgraded(json.loads(read_checked_text(path)))
             if place := difference(located(bare(found), out), located(config)):
-                raise UserError(f"{out} holds another configuration ({place} now); remove it or choose another --out")
+                instead = instead_of(found, config, out)
+                raise UserError(f"{out} holds another configuration ({place} now); {instead}")
             if not os.access(out, os.W_OK):
                 raise UserError(f"no permission to write in {out}")
             return
@@ -50,6 +51,17 @@ def open_folder(config: dict[str, Any], out: Path) -> None:
         raise UserError(f"{path} is damaged; remove it or choose another --out") from None
     except OSError as error:
         raise UserError(f"cannot write in {out}: {error.strerror}") from None
+
+
+def instead_of(found: Mapping[str, Any], config: Mapping[str, Any], out: Path) -> str:
+    """What to do where a folder holds another configuration: one with more steps only can go on in it."""
+    steps = found.get("steps"), config.get("steps")
+    same = {name: value for name, value in found.items() if name not in ("steps", "log_every")}
+    other = {name: value for name, value in config.items() if name not in ("steps", "log_every")}
+    grows = isinstance(steps[0], int) and isinstance(steps[1], int) and steps[0] < steps[1]
+    if grows and config.get("command") == "pretrain" and bare(same) == bare(other):
+        return f"becl resume {out} --steps {steps[1]} goes on with it once it is finished"
+    return "remove it or choose another --out"
 
 
 def shareable(config: Any, out: Path) -> Any:
