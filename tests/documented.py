@@ -123,6 +123,8 @@ def shrink(command: str, options: dict[str, Any]) -> dict[str, Any]:
         if command == "finetune" and name == "hidden" and "scratch" not in options:
             continue  # The networks are as wide as they were pretrained.
         small[name] = min(int(options.get(name, most)), most)
+    if command == "resume" and "steps" in options:
+        small["steps"] = 2 * STEPS
     if "snapshot" in options:
         small["snapshot"] = STEPS
     if command in ("pretrain", "maze") or "seeds" in options:

@@ -260,6 +260,66 @@ class Heard(becl.Callback):
         self.events.append(("end", finished))
 
 
+BAD_CALLS = {
+    "callbacks alone": lambda run, out: becl.pretrain("square_a", callbacks=becl.Callback(), out=out, **PRETRAIN),
+    "callbacks a class": lambda run, out: becl.pretrain("square_a", callbacks=[becl.Callback], out=out, **PRETRAIN),
+    "callbacks a number": lambda run, out: becl.pretrain("square_a", callbacks=[5], out=out, **PRETRAIN),
+    "callbacks none": lambda run, out: becl.finetune(run, callbacks=None, out=out),
+    "quiet a word": lambda run, out: becl.pretrain("square_a", out=out, **PRETRAIN | {"quiet": "no"}),
+    "no such option": lambda run, out: becl.pretrain("square_a", bath=3, out=out),
+    "too many": lambda run, out: becl.load(run, 3, 4, 5),
+    "steps a fraction": lambda run, out: becl.pretrain("walker", steps=1.5e3, out=out),
+    "hidden a word": lambda run, out: becl.pretrain("walker", hidden="wide", out=out),
+    "a setting without a path": lambda run, out: becl.pretrain("walker", set={5: 3}, out=out),
+    "load a number": lambda run, out: becl.load(5),
+    "resume nothing": lambda run, out: becl.resume(None),
+    "resume a fraction": lambda run, out: becl.resume(run.folder, steps=1.5),
+    "reuse a number": lambda run, out: becl.maze(["diayn"], reuse=5, out=out),
+    "sweep to a number": lambda run, out: becl.sweep("smoke", out=5),
+    "a skill between two": lambda run, out: run.skill(1.5),
+    "an observation of text": lambda run, out: run.skill(1)("hello"),
+    "export to a number": lambda run, out: run.export(5, 1),
+    "a method without a name": lambda run, out: becl.register(5, becl.METHODS["becl"]),
+    "a sum of numbers": lambda run, out: becl.Sum(5),
+    "a task that is a number": lambda run, out: becl.finetune(run, 5, out=out),
+    "scratch and a run": lambda run, out: becl.finetune(run, scratch=True, out=out),
+    "scratch of nothing": lambda run, out: becl.finetune(scratch=True, out=out),
+}
+
+
+@pytest.mark.parametrize("name", BAD_CALLS)
+def test_a_bad_call_is_a_user_error_and_nothing_written(name, run, tmp_path):
+    out = tmp_path / "out"
+    with pytest.raises(becl.UserError) as caught:
+        BAD_CALLS[name](run, out)
+    assert "\n" not in str(caught.value)
+    assert not out.exists()
+
+
+def test_quiet_is_only_ours(tmp_path, capsys):
+    class Loud(becl.Callback):
+        def on_log(self, step, rows):
+            print(f"heard at {step}")
+            print("a warning", file=sys.stderr)
+            return False
+
+    becl.pretrain("square_a", "diayn", callbacks=[Loud()], out=tmp_path / "run", **PRETRAIN)
+    said = capsys.readouterr()
+    assert said.out == "heard at 60\nheard at 120\n"
+    assert said.err == "a warning\n" * 2
+
+
+def test_options_have_the_names_of_the_command_line(monkeypatch):
+    asked = []
+    monkeypatch.setattr("becl.api.calls.finetuned", lambda options, *rest: asked.append(options))
+    becl.finetune(scratch=True, task="walker_run")
+    becl.finetune(scratch="walker_run")
+    becl.finetune("runs/one", tasks=["walker_run"])
+    becl.finetune("runs/one", task="walker_run")
+    assert asked[0] == asked[1]
+    assert asked[2] == asked[3]
+
+
 class TestCallbacks:
     def test_hear_of_everything_in_order(self, tmp_path):
         heard = Heard()

@@ -143,7 +143,7 @@ def _no_work(monkeypatch):
         (maze, "run_study"),
         (pretrain, "run_pretraining"),
         (pretrainer, "run_pretraining"),
-        (pretrainer, "time_loop"),
+        (pretrainer, "estimated_rate"),
         (finetune, "run_finetuning"),
         (finetuner, "run_finetuning"),
         (evaluation, "evaluate"),

@@ -1,7 +1,10 @@
 """What is installed and built: the files that say so agree with each other."""
 
 import re
+import runpy
+import sys
 import tomllib
+import types
 from pathlib import Path
 
 import pytest
@@ -56,3 +59,53 @@ def test_what_installs_an_extra(extra, monkeypatch):
     assert invocation.to_install(extra) == f"pip install '{PROJECT['optional-dependencies'][extra][0]}'"
     monkeypatch.setattr(invocation, "own_requirements", list)
     assert invocation.to_install(extra) == f"pip install '.[{extra}]' in the repository"
+
+
+def build_file():
+    """hatch_build.py, with what stands for the builder's interface."""
+    plugin = types.ModuleType("hatchling.metadata.plugin.interface")
+    plugin.MetadataHookInterface = object  # type: ignore[attr-defined]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, plugin.__name__, plugin)
+        return types.SimpleNamespace(**runpy.run_path(str(ROOT / "hatch_build.py")))
+
+
+def test_an_index_page_has_whole_addresses_that_lead_to_files():
+    text = (ROOT / "README.md").read_text()
+    page = build_file().readme(text, "https://example.org/becl", "v1")
+    links = re.findall(r"\]\(([^)\s]+)\)", page)
+    assert len(links) == len(re.findall(r"\]\(([^)\s]+)\)", re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)))
+    own = [link for link in links if link.startswith("https://example.org/becl/")]
+    assert len(own) > 20
+    assert all(link.startswith("https://") for link in links)
+    for link in own:
+        kind, revision, path = link.removeprefix("https://example.org/becl/").split("/", 2)
+        assert (kind, revision) == ("raw" if path.endswith(".png") else "blob", "v1")
+        assert (ROOT / path.partition("#")[0]).exists(), link
+
+
+def test_without_an_address_nothing_leads_nowhere():
+    page = build_file().readme((ROOT / "README.md").read_text(), "", "main")
+    assert not re.findall(r"\]\((?!https://)[^)]*\)", page)
+    assert "[The maze study" not in page
+    assert "The maze study has all numbers" in page
+
+
+@pytest.mark.parametrize(
+    ("environment", "address", "revision"),
+    [
+        ({}, "", "main"),
+        ({"BECL_REPOSITORY": "https://a.org/becl/", "BECL_REVISION": "v2"}, "https://a.org/becl", "v2"),
+        (
+            {"GITHUB_SERVER_URL": "https://github.com", "GITHUB_REPOSITORY": "me/becl", "GITHUB_SHA": "12ab"},
+            "https://github.com/me/becl",
+            "12ab",
+        ),
+    ],
+)
+def test_the_address_comes_from_whoever_builds(environment, address, revision):
+    file = build_file()
+    assert file.repository(environment) == (address, revision)
+    urls = file.urls(address, revision)
+    assert "Paper" in urls
+    assert ("Source" in urls) == bool(address)

@@ -224,7 +224,7 @@ def test_what_a_pretrained_run_sees_is_settled(words, said, run, tmp_path, monke
 def test_the_replays_size_comes_first_and_how_to_make_it_smaller(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("becl.experiments.memory.available_memory", lambda: 10**11)
-    monkeypatch.setattr("becl.experiments.pretrainer.time_loop", lambda planned: 100.0)
+    monkeypatch.setattr("becl.experiments.pretrainer.estimated_rate", lambda planned: 100.0)
     assert main(["pretrain", "walker", "--pixels", "--dry-run"]) == 0
     said = capsys.readouterr().out
     assert "replay 22.3 GB (1 × 1,000,000 transitions of 21.2 kB; --set replay.capacity=100000 takes a tenth)" in said

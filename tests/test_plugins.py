@@ -253,7 +253,11 @@ REFUSED = {
     "not a number": ("own", method(Own(weight=float("nan"))), "option weight of Own cannot be kept"),
     "kind": ("own", method(Own(), "competent"), "did you mean 'competence'?"),
     "transfer": ("own", method(Own(), transfer="trunks"), "did you mean 'trunk'?"),
-    "no choice": ("own", method(Own(), finetune_skill="none"), "unknown finetune_skill of method 'own' 'none'"),
+    "no choice": (
+        "own",
+        method(Own(), finetune_skill="none"),
+        "method 'own' has skills: say which of them learns a task",
+    ),
     "no skills": ("own", method(Extrinsic()), "unknown finetune_skill of method 'own' 'random': allowed: none"),
     "chance": ("own", method(Lucky()), "chance_reward(batch) must give a number"),
     "maze": ("own", method(Own(), maze=MazeStudy(clashing("Adam"))), "a class Adam already, in becl.nn.adam"),
@@ -365,6 +369,51 @@ def test_a_broken_plugin_is_one_line_exit_2_and_nothing_written(text, why, tmp_p
     assert why in error
     assert error.count("\n") == 1
     assert {path.name for path in tmp_path.iterdir()} - {"__pycache__"} == before
+
+
+FAULTY = """
+from dataclasses import dataclass
+import jax.numpy as jnp
+import becl
+
+@dataclass(frozen=True)
+class Faulty:
+    skills: becl.OneHot = becl.OneHot(4)
+    def init(self, key, env):
+        return {"seen": jnp.zeros(())}
+    def fit(self, state, batch, key):
+        return FIT
+    def reward(self, state, batch, key):
+        return REWARD
+
+becl.register("faulty", becl.Method(Faulty(), "competence", "gives what the loop cannot use", finetune_skill="random"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("fit", "reward", "why"),
+    [
+        ("state, {}", "state, batch.reward[:, None]", "reward gives an array of shape (16, 1) for a batch of 16"),
+        ("state, {}", "state, batch.reward.mean()", "reward gives an array of shape () for a batch of 16"),
+        ("state, {}", "state, None", "reward gives None"),
+        ("state, {}", "batch.reward", "(state, reward) is needed"),
+        ("state, {}", "{'seen': jnp.zeros(3)}, batch.reward", "reward gives a state of another shape"),
+        ("state", "state, batch.reward", "(state, metrics) is needed"),
+        ("state, {'gap': batch.reward}", "state, batch.reward", "metric 'gap' is an array of shape (16,)"),
+        ("state, {'gap': batch.obs @ jnp.zeros(7)}", "state, batch.reward", "line 12"),
+    ],
+)
+def test_a_method_that_gives_what_the_loop_cannot_use_is_one_line(fit, reward, why, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "faulty.py"
+    file.write_text(FAULTY.replace("FIT", fit).replace("REWARD", reward))
+    words = ["pretrain", "square_a", "--method", "faulty", "--plugin", str(file), "--hidden", "8", "--set", "batch=16"]
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert "method 'faulty'" in error
+    assert why in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_plugin_that_fails_half_way_leaves_nothing_behind(tmp_path):

@@ -31,6 +31,7 @@ from becl.experiments.memory import memory
 from becl.experiments.pretrainer import Pretrainer, check_memory, pretrain
 from becl.experiments.pretraining import load_pretraining, make_pretraining, seed_keys
 from becl.experiments.snapshots import load_snapshot, snapshot_path
+from becl.experiments.trial import operations
 from becl.learning.offpolicy import Activity
 from becl.learning.programs import programs
 from becl.learning.training import train
@@ -189,7 +190,7 @@ def test_a_dry_run_tells_and_writes_nothing(tmp_path, monkeypatch, capsys):
     assert config == json.loads(json.dumps(tiny().config()))
     memory_line, time_line = text[end:].strip().splitlines()
     assert memory_line.startswith("memory: replay ")
-    assert "2 × 400 transitions" in memory_line
+    assert "2 × 120 transitions" in memory_line
     assert time_line.startswith("time: about 0:0")
     assert "steps/s" in time_line
     assert not list(tmp_path.iterdir())
@@ -652,6 +653,46 @@ def test_a_second_ctrl_c_ends_the_command_at_once(tmp_path, monkeypatch, capsys)
     assert main([*COMMAND, "--out", str(tmp_path / "run")]) == 130
     assert "becl: stopped; the same command" in capsys.readouterr().out
     assert not (tmp_path / "run" / "seed-3").exists()
+
+
+@pytest.mark.parametrize("method", ["diayn", "becl"])  # The second takes the skill of the step before.
+def test_a_replay_that_the_run_just_fills_learns_as_a_larger_one(method):
+    made = tiny(method, steps=122)
+    assert made.sized.replay.capacity == 122
+    learned = []
+    for run in (made.run, made.sized):
+        with contextlib.closing(make_envs(made.env, 4, made.seeds)) as environments:
+            for now in train(run, environments, seed_keys(made.seeds), made.steps):
+                last = now
+            learned.append(jax.device_get((last.state.learner, last.state.objective)))
+    jax.tree.map(np.testing.assert_array_equal, *learned)
+
+
+def test_a_replay_is_never_larger_than_its_run():
+    frames = make_pretraining(PretrainOptions("walker", pixels=True, steps=5000))
+    assert memory(frames.sized, 1).replay < 2528 * 21_300 * 1.05  # Frames of 84 × 84 × 3, two steps each.
+    assert tiny(steps=1000).sized == tiny(steps=1000).run  # Larger than what was asked for it never is.
+    assert tiny(steps=122, envs=8).sized.replay.capacity == 128
+
+
+def test_a_dry_run_on_a_cpu_trains_nothing(monkeypatch, capsys):
+    def compiled(*args):
+        raise AssertionError("compiled")
+
+    monkeypatch.setattr("becl.learning.training.programs", compiled)
+    assert main(["pretrain", "walker", "--dry-run"]) == 0
+    assert "estimated" in capsys.readouterr().out
+
+
+def test_the_arithmetic_of_an_update_is_that_of_its_products():
+    made = make_pretraining(PretrainOptions("walker", "ddpg"))
+    width, batch, obs, action = 1024, 1024, 24, 6
+    actor = obs * width + width * width + width * action
+    critic = (obs + action) * width + 2 * (width * width + width)
+    # The critic: targets (an action and both heads), then forward, and back to weights and layers. The actor: forward
+    # through actor and critic, and back through both; of the critic only layers.
+    products = (actor + critic) + 3 * critic + 3 * actor + 2 * critic
+    assert operations(made.run) == pytest.approx(2 * batch * products, rel=0.25)
 
 
 # --- Memory and progress ----------------------------------------------------------------------------------------------

@@ -13,9 +13,8 @@ from becl.experiments.evaluation import Evaluation, Request, verdict_lines
 from becl.experiments.finetuning import make_finetuning
 from becl.experiments.pretraining import Pretraining, make_pretraining
 from becl.experiments.verdicts import finetuning_lines, next_step, pretraining_lines, task_verdicts
-from becl.invocation import COMMAND
 from becl.measure.verdicts import Level, judge_accuracy, judge_returns, judge_reward, level, tenth
-from becl.options import EvaluateOptions, FinetuneOptions, PretrainOptions
+from becl.options import EvaluateOptions, FinetuneOptions, PretrainOptions, ResumeOptions
 
 STEPS = np.arange(1, 101) * 1000.0
 
@@ -146,17 +145,8 @@ def options_of(line: str, kind: type) -> Any:
 
 
 def test_a_run_that_learned_nothing_is_told_how_to_train_longer(short, tmp_path):
-    token = COMMAND.set("becl pretrain walker --steps 2e4 --hidden 8 --out='a run' --method becl-paper")
-    try:
-        line = next_step(short, tmp_path / "a run", False)
-    finally:
-        COMMAND.reset(token)
-    asked = options_of(line, PretrainOptions)
-    assert (asked.env, asked.method, asked.steps, asked.hidden) == ("walker", "becl-paper", 2_000_000, 8)
-    assert asked.out == tmp_path / "a run-longer"
-    assert next_step(short, tmp_path, False) == "train longer (default: 2,000,000 steps)"  # From Python.
-    (tmp_path / "checkpoint").mkdir()
-    assert next_step(short, tmp_path, False).endswith(f"steps): becl resume {tmp_path} --steps 2000000")
+    asked = options_of(next_step(short, tmp_path / "a run", False), ResumeOptions)
+    assert (asked.run, asked.steps) == (tmp_path / "a run", 2_000_000)
 
 
 def test_a_run_that_learned_or_was_long_is_looked_at(short, tmp_path):

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from becl.api.checks import checked, to_path
 from becl.api.quiet import check_code, printing
 from becl.api.runs import Environment, Finetuned, Place, Run, Seeds
 from becl.commands import finetune as finetune_command
@@ -28,6 +29,7 @@ from becl.options import (
     Precision,
     PretrainOptions,
     ReportOptions,
+    ResumeOptions,
     SweepOptions,
     fill,
 )
@@ -41,6 +43,7 @@ from becl.sweeps.limit import AGAIN
 from becl.trust import trust as trust_names
 
 
+@checked
 def pretrain(
     env: Environment,
     method: str | Objective = "becl",
@@ -94,11 +97,12 @@ def pretrain(
     return Run(pretrain_command.folder_of(options), spec)
 
 
+@checked
 def finetune(
     run: Run | Place | None = None,
-    tasks: str | Sequence[str] = "all",
+    task: str | Sequence[str] = "all",
     *,
-    scratch: Environment | None = None,
+    scratch: Environment | bool | None = None,
     seeds: Seeds | None = None,
     snapshot: int | None = None,
     skill: str | None = None,
@@ -117,21 +121,25 @@ def finetune(
     out: Place | None = None,
     callbacks: Sequence[Callback] = (),
     trust: bool = False,
+    tasks: str | Sequence[str] | None = None,
     quiet: bool = False,
 ) -> Finetuned:
     """Lets pretrained skills learn tasks: `becl finetune`, whose options these are.
 
-    Without a run, `scratch` names what is learned from nothing: a task, or an environment as in `pretrain`.
+    Without a run, `scratch` names what is learned from nothing: a task, or an environment as in `pretrain`; with
+    `scratch=True`, `task` does. `tasks` is another name of `task`.
     """
+    task = task if tasks is None else tasks
+    scratch = None if scratch is False else scratch
     if (run is None) == (scratch is None):
         raise UserError("finetune: a pretrained run, or scratch=...; one of them")
-    if scratch is not None:
-        tasks = scratch if isinstance(scratch, str) else hand_over(scratch)
+    if scratch is not None and scratch is not True:
+        task = scratch if isinstance(scratch, str) else hand_over(scratch)
     options = fill(
         FinetuneOptions,
         {
             "run": run.folder if isinstance(run, Run) else run,
-            "task": [tasks] if isinstance(tasks, str) else tasks,
+            "task": [task] if isinstance(task, str) else task,
             "scratch": scratch is not None,
             "seeds": None if seeds is None else to_seeds(seeds),
             "snapshot": snapshot,
@@ -155,25 +163,31 @@ def finetune(
     return finetuned(options, callbacks, quiet)
 
 
+@checked
 def evaluate(
     run: Run | Place,
     *,
     snapshot: int | None = None,
-    tasks: str | Sequence[str] = "all",
+    task: str | Sequence[str] = "all",
     episodes: int = 10,
     skills: Sequence[int] = (),
     seeds: Seeds | None = None,
     out: Place | None = None,
     trust: bool = False,
+    tasks: str | Sequence[str] | None = None,
     quiet: bool = False,
 ) -> Evaluation:
-    """Measures what skills do without training: `becl evaluate`. The rows of its three tables, which it also writes."""
+    """Measures what skills do without training: `becl evaluate`. The rows of its three tables, which it also writes.
+
+    `tasks` is another name of `task`.
+    """
+    task = task if tasks is None else tasks
     options = fill(
         EvaluateOptions,
         {
             "run": run.folder if isinstance(run, Run) else run,
             "snapshot": snapshot,
-            "task": [tasks] if isinstance(tasks, str) else tasks,
+            "task": [task] if isinstance(task, str) else task,
             "episodes": episodes,
             "skills": skills,
             "seeds": None if seeds is None else to_seeds(seeds),
@@ -185,6 +199,7 @@ def evaluate(
         return measure(options)
 
 
+@checked
 def report(runs: Place | Sequence[Place], out: Place = "report", *, quiet: bool = False) -> Path:
     """Tables, intervals and figures of finetuned runs: `becl report`. The page that it wrote."""
     options = fill(ReportOptions, {"runs": [runs] if isinstance(runs, str | Path) else runs, "out": out})
@@ -193,10 +208,11 @@ def report(runs: Place | Sequence[Place], out: Place = "report", *, quiet: bool 
     return options.out / "index.html"
 
 
+@checked
 def load(folder: Place, *, env: Environment | None = None, trust: bool = False) -> Run | Finetuned:
     """A run from its folder. One whose environment was handed over in another process needs it again; with `trust`, the
     code of an environment that the folder names from outside becl is run."""
-    folder = Path(folder)
+    folder = to_path("folder", folder)
     config = read_config(folder)
     if trust:
         trust_folder(folder)
@@ -210,16 +226,27 @@ def load(folder: Place, *, env: Environment | None = None, trust: bool = False) 
     return Run(folder, load_pretraining(folder))
 
 
+@checked
 def resume(
-    folder: Place, *, env: Environment | None = None, trust: bool = False, quiet: bool = False
+    folder: Place,
+    *,
+    steps: int | None = None,
+    seeds: Seeds | None = None,
+    force: bool = False,
+    env: Environment | None = None,
+    trust: bool = False,
+    quiet: bool = False,
 ) -> Run | Finetuned:
-    """Goes on with a run that was stopped: `becl resume`."""
+    """Goes on with a run that was stopped, or with more `steps` or `seeds` of a finished pretraining: `becl resume`."""
     found = load(folder, env=env, trust=trust)
+    seeds = None if seeds is None else to_seeds(seeds)
+    options = fill(ResumeOptions, {"run": found.folder, "steps": steps, "seeds": seeds, "force": force})
     with printing(not quiet):
-        check_code(resume_command.go_on(found.folder, {"raises": True}))
-    return found
+        check_code(resume_command.go_on(options, {"raises": True}))
+    return load(folder, env=env, trust=trust)
 
 
+@checked
 def maze(
     methods: Sequence[str] = (),
     study: str = "comparison",
@@ -250,7 +277,7 @@ def maze(
             "cycles": cycles,
             "set": set,
             "workers": workers,
-            "reuse": tuple(map(Path, reuse)),
+            "reuse": [reuse] if isinstance(reuse, str | Path) else reuse,
             "out": out,
         },
     )
@@ -263,6 +290,7 @@ def maze(
     return read_rows(folder / "summary.csv")
 
 
+@checked
 def sweep(
     file: Place,
     *,
@@ -279,7 +307,7 @@ def sweep(
 ) -> Path:
     """A whole grid of runs from a file, or a preset: `becl sweep`. The sweep's folder, with the report in it where all
     is done; `time_limit` is a text such as 28m, or seconds."""
-    folder = read_sweep(str(file)).out if out is None else Path(out)
+    folder = read_sweep(str(file)).out if out is None else to_path("out", out)
     options = fill(
         SweepOptions,
         {

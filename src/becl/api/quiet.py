@@ -2,7 +2,42 @@
 
 import contextlib
 import io
+import sys
 from collections.abc import Iterator
+from typing import TextIO
+
+PACKAGE = __name__.partition(".")[0]
+BETWEEN = (*sys.stdlib_module_names, "rich")
+"""Modules through which others print: who it was is looked for behind them."""
+
+
+class Quiet(io.TextIOBase):
+    """A stream that drops what this package writes; what callbacks and environments write goes where it went before."""
+
+    def __init__(self, before: TextIO):
+        self._before = before
+
+    def write(self, text: str) -> int:
+        return len(text) if ours() else self._before.write(text)
+
+    def flush(self) -> None:
+        self._before.flush()
+
+    def isatty(self) -> bool:
+        return False
+
+
+def ours() -> bool:
+    """Whether what is being printed is this package's: the nearest caller that is no library tells."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        home = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if home == PACKAGE:
+            return True
+        if home not in BETWEEN:
+            return False
+        frame = frame.f_back
+    return True  # A thread of a library's, such as that of a bar.
 
 
 @contextlib.contextmanager
@@ -10,8 +45,8 @@ def printing(wanted: bool) -> Iterator[None]:
     """What commands print is kept from the terminal where it is not wanted."""
     with contextlib.ExitStack() as stack:
         if not wanted:
-            stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
-            stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
+            stack.enter_context(contextlib.redirect_stdout(Quiet(sys.stdout)))
+            stack.enter_context(contextlib.redirect_stderr(Quiet(sys.stderr)))
         yield
 
 

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from becl.api.checks import checked, to_path
 from becl.api.quiet import printing
+from becl.errors import UserError
 from becl.experiments.evaluation import choose_seed
 from becl.experiments.finetuning import Finetuning
 from becl.experiments.pretraining import Pretraining
@@ -77,10 +79,12 @@ class Run:
         """Rows of metrics.csv."""
         return read_rows(self.folder / "metrics.csv")
 
+    @checked
     def skill(self, which: Which = None, *, seed: int | None = None, snapshot: int | None = None) -> Skill:
         """The policy of one skill; of the first seed and the last snapshot by default."""
         return to_skill(find_policy(self.folder, to_text(which), seed, snapshot))
 
+    @checked
     def towards(self, goal: Goal, *, seed: int | None = None, snapshot: int | None = None) -> Towards:
         """The policy that leads to a goal by turning its skill at every step; for METRA and its family."""
         check_leads(self.spec)
@@ -89,6 +93,7 @@ class Run:
         found = read_goal(goal, self.spec) if isinstance(goal, str) else to_goal(goal, self.spec)
         return Towards(turning, found, self.env)
 
+    @checked
     def reach(
         self,
         goals: str | Sequence[str],
@@ -120,6 +125,7 @@ class Run:
         with printing(not quiet):
             return reach(options)
 
+    @checked
     def export(
         self,
         out: Place,
@@ -130,7 +136,7 @@ class Run:
         force: bool = False,
     ) -> Path:
         """Writes the policy of one skill as .npz, .safetensors or .onnx."""
-        export_policy(self.folder, Path(out), to_text(which), seed, snapshot, force=force)
+        export_policy(self.folder, to_path("out", out), to_text(which), seed, snapshot, force=force)
         return Path(out)
 
 
@@ -177,15 +183,17 @@ class Finetuned:
         """Rows of metrics.csv."""
         return read_rows(self.folder / "metrics.csv")
 
+    @checked
     def policy(self, task: str | None = None, *, seed: int | None = None, which: Which = None) -> Skill:
         """The policy that has learned a task; which skill only where all were tried."""
         return to_skill(find_policy(self.folder, to_text(which), seed, task=task))
 
+    @checked
     def export(
         self, out: Place, task: str | None = None, *, seed: int | None = None, which: Which = None, force: bool = False
     ) -> Path:
         """Writes the policy that has learned a task as .npz, .safetensors or .onnx."""
-        export_policy(self.folder, Path(out), to_text(which), seed, task=task, force=force)
+        export_policy(self.folder, to_path("out", out), to_text(which), seed, task=task, force=force)
         return Path(out)
 
 
@@ -194,4 +202,9 @@ class Finetuned:
 
 def to_text(which: Which) -> str | None:
     """A skill as the command line names it."""
-    return None if which is None else str(which) if isinstance(which, int | np.integer) else ",".join(map(str, which))
+    if which is None or isinstance(which, str | int | np.integer):
+        return None if which is None else str(which)
+    try:
+        return ",".join(map(str, which))
+    except TypeError:
+        raise UserError(f"skill {which!r}: expected its number, or the numbers of a continuous one") from None

@@ -117,6 +117,8 @@ def stopped() -> int:
 
 def begin(args: Sequence[str]) -> int:
     """Does what the words say, plug-ins first."""
+    if isinstance(args, str) or not isinstance(args, Sequence) or any(not isinstance(word, str) for word in args):
+        raise UserError(f"expected words, such as ['pretrain', 'walker'], not {args!r}")
     if bad := [word for word in args if printable(word) != word]:
         raise UserError(f"{bad[0]!r} has control characters")
     args, words = split_words(args)

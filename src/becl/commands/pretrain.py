@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from becl.experiments.going_on import check_not_over
 from becl.experiments.pretrainer import check_memory, describe, run_pretraining
 from becl.experiments.pretraining import Pretraining, make_pretraining
 from becl.options import PretrainOptions
@@ -28,6 +29,7 @@ def train(
     needs = check_memory(pretraining)
     out = folder_of(options)
     open_folder(pretraining.config(), out)
+    check_not_over(pretraining, out)
     return run_pretraining(pretraining, out, needs, options.checkpoint_every, callbacks, raises)
 
 

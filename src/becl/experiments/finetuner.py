@@ -42,6 +42,7 @@ class Finetuner:
     """Finetuning as a session runs it: a judge evaluates beside the training, and at the end."""
 
     coverage: Coverage | None = None
+    begun, spent = 0, 0.0
 
     def __init__(self, finetuning: Finetuning, out: Path, make: MakeEnvironments = make_envs):
         self.finetuning, self.out = finetuning, out

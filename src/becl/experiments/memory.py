@@ -68,7 +68,8 @@ def of_frames(run: OffPolicy) -> str:
     if run.images is None:
         return ""
     bytes_each = math.prod(run.images.frame) * np.dtype(run.images.kind).itemsize
-    return f" of {bytes_each / 1e3:.1f} kB; --set replay.capacity={run.replay.capacity // 10} takes a tenth"
+    tenth = f"; --set replay.capacity={run.replay.capacity // 10} takes a tenth"
+    return f" of {bytes_each / 1e3:.1f} kB{tenth if run.replay.capacity >= 100_000 else ''}"
 
 
 def size(number: int | float) -> str:

@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from becl.envs.external import is_external
 from becl.experiments import memory
 from becl.experiments.environments import make_envs
+from becl.experiments.going_on import continued, seconds_before
 from becl.experiments.pretraining import Pretraining, seed_keys
 from becl.experiments.snapshots import failure, save_snapshots
-from becl.experiments.trial import time_loop
+from becl.experiments.trial import estimated_rate, time_loop
 from becl.experiments.verdicts import pretraining_lines
 from becl.learning.offpolicy import RunState
 from becl.learning.protocols import Restorable
@@ -31,12 +34,13 @@ class Pretrainer:
 
     def __init__(self, pretraining: Pretraining, out: Path):
         self.pretraining, self.out = pretraining, out
-        self.run, self.keys = pretraining.run, seed_keys(pretraining.seeds)
+        self.run, self.keys = pretraining.sized, seed_keys(pretraining.seeds)
         self.labels: list[dict[str, Any]] = [{"seed": seed} for seed in pretraining.seeds]
         self.steps, self.unit, self.log_every = pretraining.steps, pretraining.unit, pretraining.log_every
         self.coverage = None if is_external(pretraining.env) else Coverage(grid_of(pretraining.env), len(self.labels))
         self.result: dict[str, Any] = {} if pretraining.chance is None else {"chance_reward": pretraining.chance}
-        self._due = pretraining.snapshots[:-1]
+        self.begun, self.spent = pretraining.begun, seconds_before(out) if pretraining.begun else 0.0
+        self._due = [step for step in pretraining.snapshots[:-1] if step > pretraining.begun]
         """Steps of the snapshots to come, except the last, which is taken at the end."""
 
     def config(self) -> dict[str, Any]:
@@ -52,7 +56,7 @@ class Pretrainer:
         self._due = [step for step in self._due if step > session.step]
 
     def prepare(self, state: RunState) -> RunState:
-        return state
+        return continued(self.pretraining, self.out, state) if self.begun else state
 
     def note(self) -> str:
         return ""
@@ -94,16 +98,23 @@ def pretrain(
 
 def check_memory(pretraining: Pretraining) -> str:
     """A line that says how much memory a run needs; refuses a run that cannot fit."""
-    return memory.check_memory(pretraining.run, len(pretraining.seeds), "seeds")
+    return memory.check_memory(pretraining.sized, len(pretraining.seeds), "seeds")
 
 
 def describe(pretraining: Pretraining) -> Iterator[str]:
     """Yields the lines of a dry run."""
     yield json.dumps(pretraining.config(), indent=1)
     yield "memory: " + check_memory(pretraining)
-    rate = time_loop(pretraining)
+    on_cpu = jax.default_backend() == "cpu"
+    rate = estimated_rate(pretraining) if on_cpu else time_loop(pretraining)
     total = pretraining.steps * len(pretraining.seeds) / rate
-    yield f"time: about {clock(total)} at {rate:,.0f} environment steps/s (timed here, compiling not counted)"
+    how = "estimated from the arithmetic of an update" if on_cpu else "timed here"
+    yield f"time: about {clock(total)} at {shown(rate)} environment steps/s ({how}, compiling not counted)"
+
+
+def shown(rate: float) -> str:
+    """A rate, also one of less than a step per second."""
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
 
 
 def run_pretraining(
@@ -113,17 +124,20 @@ def run_pretraining(
     checkpoint_every: int = CHECKPOINT_EVERY,
     callbacks: Sequence[Callback] = (),
     raises: bool = False,
+    verdict: bool = True,
 ) -> int:
     """Runs the command: says what it does and what memory it `needs`, trains, and returns an exit code.
 
-    A run that cannot continue is an exit code too or, with `raises`, the error.
+    A run that cannot continue is an exit code too or, with `raises`, the error. The `verdict` in the end says what was
+    learned and what to type next.
     """
     seeds, steps = counted(len(pretraining.seeds), "seed"), pretraining.steps
 
     def show(result: dict[str, Any]) -> None:
         speed = f"{result['steps_per_second']:,.0f} steps/s, {clock(result['seconds'])}"
         print(f"{speed} · metrics.csv and snapshots in {out}/")
-        print(*pretraining_lines(pretraining, out), sep="\n")
+        if verdict:
+            print(*pretraining_lines(pretraining, out), sep="\n")
 
     return run_command(
         out,

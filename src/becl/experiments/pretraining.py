@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from becl.envs.external import is_external
 from becl.errors import UserError, unknown
 from becl.experiments.environments import changed_length, check_drawn, check_seen, choose_numbers, parts_of, spec_of
+from becl.experiments.outputs import check_outputs
 from becl.experiments.settings import (
     Setting,
     change,
@@ -44,10 +45,10 @@ from becl.objectives.extrinsic import Extrinsic
 from becl.objectives.protocol import SeveralTargets, chance_reward
 from becl.objectives.total import common_skills, named_parts, option_names
 from becl.options import PretrainOptions
-from becl.plugins import without_plugins
+from becl.plugins import ORIGINS, without_plugins
 from becl.runs.folder import read_pretraining
 from becl.skills import Cube, Modes, NoSkill, OneHot, Sphere
-from becl.specs import check_numbers, from_dict, override, parse, to_dict
+from becl.specs import added, check_numbers, from_dict, override, parse, to_dict
 
 SNAPSHOTS = (100_000, 500_000, 1_000_000, 2_000_000)
 EXAMPLE = "OPTION=VALUE, for example temperature=0.2"
@@ -77,6 +78,20 @@ class Pretraining:
     run: OffPolicy
     log_every: int = 10_000
     """Steps per seed between two rows of metrics."""
+    went_on: tuple[int, ...] = added(())
+    """Steps after which the run was finished and went on from its snapshots."""
+
+    @property
+    def begun(self) -> int:
+        """Steps that were taken before the run went on from its last snapshots; 0 where it never did."""
+        return self.went_on[-1] if self.went_on else 0
+
+    @property
+    def sized(self) -> OffPolicy:
+        """The run as it is trained, with a replay no larger than it can fill."""
+        rows = max(-(-(self.steps - self.begun) // self.unit // self.run.envs), self.run.needed)
+        capacity = min(self.run.replay.capacity, rows * self.run.envs)
+        return dataclasses.replace(self.run, replay=dataclasses.replace(self.run.replay, capacity=capacity))
 
     @property
     def snapshots(self) -> list[int]:
@@ -115,6 +130,8 @@ def make_pretraining(options: PretrainOptions, objective: Objective | None = Non
         log_every = max(1, min(10_000, options.steps // 20))
     pretraining = Pretraining(options.env, options.method, tuple(options.seeds), options.steps, run, log_every)
     check(pretraining)
+    if ORIGINS.keys() & options.method.split("+"):
+        check_outputs(options.method, pretraining.sized)
     return pretraining
 
 

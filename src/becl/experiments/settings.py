@@ -36,7 +36,10 @@ Given = Mapping[str, Any] | Sequence[str | Setting]
 def settings_of(given: Given, example: str) -> Iterator[Setting]:
     """Yields settings, each option once; `example` is shown if a text is not `PATH=VALUE`."""
     if isinstance(given, Mapping):
-        yield from (Setting(path, value) for path, value in given.items())
+        for path, value in given.items():
+            if not isinstance(path, str):
+                raise UserError(f"set={{{path!r}: ...}}: expected the path of an option, such as 'temperature'")
+            yield Setting(path, value)
         return
     seen: dict[str, Setting] = {}
     for setting in _read(given, example):

@@ -13,7 +13,6 @@ from becl.errors import UserError
 from becl.experiments.finetuning import Finetuning
 from becl.experiments.maze_study import load_study
 from becl.experiments.pretraining import Pretraining, load_pretraining
-from becl.invocation import COMMAND
 from becl.measure.verdicts import Verdict, judge_returns, judge_reward
 from becl.options import PretrainOptions
 from becl.runs.metrics import read_metrics
@@ -41,29 +40,10 @@ def next_step(pretraining: Pretraining, out: Path, learned: bool | None) -> str:
     """Suggests the next command to type."""
     folder, longer = shlex.quote(str(out)), PretrainOptions.steps
     if learned is False and pretraining.steps < longer:
-        return f"train longer (default: {longer:,} steps){longer_command(out, longer)}"
+        return f"train longer (default: {longer:,} steps): becl resume {folder} --steps {longer}"
     if learned and not is_external(pretraining.env):
         return f"look at them: becl gallery {folder} · measure what they do: becl evaluate {folder}"
     return f"measure what the policy does: becl evaluate {folder}"
-
-
-def longer_command(out: Path, steps: int) -> str:
-    """A command that trains longer: from the last checkpoint if that was kept, otherwise anew in a folder beside it."""
-    if (out / "checkpoint").is_dir():
-        return f": becl resume {shlex.quote(str(out))} --steps {steps}"
-    words = shlex.split(COMMAND.get() or "")
-    if words[1:2] != ["pretrain"]:  # Called from Python, or by a sweep.
-        return ""
-    kept = [word for word, before in zip(words, ["", *words], strict=False) if not _replaced(word, before)]
-    return f": {shlex.join(kept)} --steps {steps} --out {shlex.quote(f'{out}-longer')}"
-
-
-def _replaced(word: str, before: str) -> bool:
-    """Whether a word of a command is an option that gets another value, or the value of one."""
-    return word.partition("=")[0] in REPLACED or before in REPLACED
-
-
-REPLACED = ("--steps", "--out")
 
 
 def known_chance(folder: Path) -> float | None:

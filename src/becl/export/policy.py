@@ -104,7 +104,10 @@ class Skill:
     def __call__(self, obs: Any) -> Any:
         if self._to_vector is not None and not isinstance(obs, np.ndarray):
             obs = self._flattened(obs)
-        obs = np.asarray(obs, np.float32)
+        try:
+            obs = np.asarray(obs, np.float32)
+        except (TypeError, ValueError):
+            raise UserError(f"not an observation: {self.obs_dim} numbers are needed") from None
         if obs.shape[-1:] != (self.obs_dim,):
             raise UserError(f"an observation of shape {obs.shape}: {self.obs_dim} numbers are needed, one row each")
         action = self._act(obs)

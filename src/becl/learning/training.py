@@ -88,23 +88,25 @@ def train(
     steps: int,
     prepare: Callable[[RunState], RunState] = lambda state: state,
     resume: Loop | None = None,
+    begun: int = 0,
 ) -> Iterator[TrainingStep]:
     """Trains seeds together, one key each, for `steps` steps per seed; yields after every step of all environments.
 
     `prepare` may change the state of all seeds before the first step. With `resume` the run continues from there; the
-    environments must be as they were then.
+    environments must be as they were then. A run that goes on after `begun` steps with an empty replay first fills it.
     """
     seeds = len(keys)
     if envs.num_envs != seeds * run.envs:
         raise ValueError(f"{envs.num_envs} environments for {seeds} seeds of {run.envs}")
     parts = programs(run, usable_devices(seeds))
+    empty = -(-begun // run.envs)
 
     def by_seed(x: Any) -> Any:
         return x.reshape(seeds, run.envs, *x.shape[1:])
 
     pending: Outcome | None = None
     if resume is None:
-        first = 0
+        first = empty
         state, choice = parts.init(keys)
         state = prepare(state)
         obs = by_seed(envs.reset())
@@ -115,7 +117,7 @@ def train(
         metrics, before = None, choice
         choice = parts.act(state.key, state.learner.actor, state.skill, before, obs, began, np.int32(number))
         if pending is not None:
-            if run.learns_at(number * run.envs):
+            if run.learns_at((number - empty) * run.envs):
                 state, metrics = parts.store_and_learn(state, before, pending, np.int32(number))
             else:
                 replay, rule = parts.store(state.replay, state.skill, before, pending)

@@ -363,7 +363,7 @@ RESERVED = {
 
 def check_method(name: str, method: Method) -> None:
     """Raises on what could not be named, kept or trained."""
-    if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", name):
+    if not isinstance(name, str) or not re.fullmatch(r"[a-z0-9][a-z0-9-]*", name):
         raise UserError(f"method {name!r}: a name has small letters, digits and dashes")
     if not isinstance(method, Method):
         raise UserError(f"method {name!r}: expected Method(objective, kind, summary), not {type(method).__name__}")
@@ -380,6 +380,11 @@ def check_method(name: str, method: Method) -> None:
     space = method.objective.skills
     choices = [word for word in FINETUNE_SKILLS if (word == "none") == isinstance(space, NoSkill)]
     if method.finetune_skill.partition(":")[0] not in {word.partition(":")[0] for word in choices}:
+        if method.finetune_skill == "none":
+            raise UserError(
+                f"method {name!r} has skills: say which of them learns a task, Method(..., finetune_skill='random'); "
+                f"allowed: {', '.join(choices)}"
+            )
         raise unknown(f"finetune_skill of method {name!r}", method.finetune_skill, choices)
 
 

@@ -67,6 +67,9 @@ class Sum:
         targets: Sequence[int] = (),
     ):
         parts = (*objectives, *parts)
+        for part in parts:
+            if isinstance(part, type) or not hasattr(part, "skills"):
+                raise UserError(f"Sum: {part!r} is no objective, such as becl.METHODS['rnd'].objective")
         names = tuple(type(part).__name__.lower() for part in parts) if names is None else tuple(names)
         weights = (1.0,) * len(parts) if weights is None else tuple(map(float, weights))
         fits = () if fits is None else tuple(fits)

@@ -241,16 +241,28 @@ class SweepOptions:
 
 @dataclass(frozen=True)
 class ResumeOptions:
-    """Continue a run that was stopped or killed, from its last checkpoint, bit for bit.
+    """Continue a run that was stopped or killed, from its last checkpoint, bit for bit. A finished pretraining goes on
+    with more steps or more seeds.
 
     Examples:
         becl resume runs/pretrain-walker-becl
+        # a finished pretraining: twice as long
+        becl resume runs/pretrain-walker-becl --steps 4e6
+        # or with six more seeds, which have as many steps as the others
+        becl resume runs/pretrain-walker-becl --seeds 2:8
         # with checkpoints more often than before
         becl resume runs/pretrain-walker-becl --checkpoint-every 20000
     """
 
     run: Annotated[Run, Positional]
     """Folder of `becl pretrain`, `becl finetune` or `becl maze`."""
+    steps: Annotated[Steps | None, Group("Going on with a finished pretraining")] = None
+    """Environment steps per seed in all: it goes on from the last snapshots with an empty replay (docs/resuming.md)."""
+    seeds: SomeSeeds = None
+    """Seeds to have in all: how many (8: seeds 0 to 7), a range (2:8), or a list (3,7,9). Those that are not there yet
+    are trained."""
+    force: bool = False
+    """Train a finished run again whose result.json is gone, from the beginning and over its files."""
     checkpoint_every: Annotated[Steps | None, Group("What may change")] = None
     """Steps between checkpoints (default: 100,000 for pretraining, 25,000 for finetuning)."""
     wandb: Project | None = None

@@ -10,6 +10,7 @@ from becl.reports.names import domain_of, place_in
 NOT_OPTIONS = (
     "command", "plugins", "env", "tasks", "seeds", "source", "eval_every", "final_episodes", "log_every", "run.env",
     "pretraining.command", "pretraining.env", "pretraining.seeds", "pretraining.log_every", "pretraining.run.env",
+    "pretraining.went_on",
 )  # fmt: skip
 USUAL = {"snapshot": 2_000_000, "steps": 100_000, "eval_episodes": 10}  # URLB's, with which numbers are published.
 SKILLS = "run.objective.skills.dim"

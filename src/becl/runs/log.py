@@ -149,6 +149,33 @@ class Log:
             events.close()
 
 
+def log_after(
+    out: Path, step: int, lanes: Sequence[dict[str, Any]], envs: int, every: int, coverage: Coverage | None
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """What `Log` goes on from after a run that has left its rows up to a step, and nothing else."""
+    arrays = {"returns": np.zeros((len(lanes), envs))}
+    if coverage is not None:
+        arrays |= {"visited": coverage.visited.copy(), "visited_recently": coverage.visited_recently.copy()}
+    try:
+        with open_plain(out / "metrics.csv", "r") as file:
+            header, *rows = file.read().splitlines(keepends=True)
+        kept = [row for row in rows if int(row.partition(",")[0]) <= step]
+    except OSError as error:
+        raise UserError(f"cannot read {out / 'metrics.csv'}: {error.strerror}") from None
+    except ValueError:
+        raise UserError(f"{out / 'metrics.csv'} is damaged") from None
+    return arrays, {
+        "position": len("".join([header, *kept]).encode()),
+        "note": "",
+        "count": 0,
+        "ended": [[] for _ in lanes],
+        "next": (step // every + 1) * every,
+        "step": step,
+        "columns": header.strip().split(","),
+        "since": 0.0,
+    }
+
+
 def cut(file: IO, size: int) -> None:
     """Goes back to where a file ended once, to write on from there."""
     if os.fstat(file.fileno()).st_size < size:

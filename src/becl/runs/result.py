@@ -32,6 +32,8 @@ def read_result(folder: Path) -> dict[str, Any] | None:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, RecursionError):
         result = None
+    if _is_of_before(result, folder):
+        return None
     if why := _objection(result, folder):
         raise UserError(f"{path} {why}; nothing was changed: remove it, and the run goes on from its last checkpoint")
     return result
@@ -43,6 +45,13 @@ def is_finished(folder: Path) -> bool:
         return read_result(folder) is not None
     except UserError:
         return False
+
+
+def _is_of_before(result: Any, folder: Path) -> bool:
+    """Whether a result is of the shorter run that this folder's goes on from."""
+    config = _config(folder)
+    went_on = None if config is None else config.get("went_on")
+    return isinstance(result, dict) and isinstance(went_on, list) and result.get("steps") in went_on
 
 
 def _objection(result: Any, folder: Path) -> str | None:

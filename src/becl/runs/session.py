@@ -32,7 +32,7 @@ from becl.runs.compiling import progress
 from becl.runs.failures import explained
 from becl.runs.folder import shareable, write_text
 from becl.runs.lock import locked
-from becl.runs.log import Log
+from becl.runs.log import Log, log_after
 from becl.runs.progress import Progress, interrupts
 from becl.runs.provenance import provenance
 from becl.runs.recording import NotFinite, Recorder, Restored, fitting
@@ -56,6 +56,10 @@ class Experiment(Protocol):
     """Steps of the environment, for each lane."""
     unit: int
     """Environment steps in a step of the loop."""
+    begun: int
+    """Steps that a shorter run has taken whose networks this one goes on from; 0 where it begins at the beginning."""
+    spent: float
+    """Seconds that the shorter run took."""
     log_every: int
     coverage: Coverage | None
     result: dict[str, Any]
@@ -163,17 +167,22 @@ class Session:
         self._recorder = Recorder(run, experiment.keys, self._environments, checkpoint, config, self.say)
         stack.callback(self._recorder.close)
         found = self._recorder.find()
-        spent = 0.0
+        begun, spent = experiment.begun, experiment.spent
+        lanes = experiment.labels, run.envs, experiment.log_every, experiment.coverage
         with fitting(checkpoint):
             resume = None if found is None else found.log
-            self._log = Log(self.out, experiment.labels, run.envs, experiment.log_every, experiment.coverage, resume)
+            if resume is None and begun:
+                resume = log_after(self.out, begun, *lanes)
+            self._log = Log(self.out, *lanes, resume)
             stack.callback(self._log.close)
             if found is not None:
                 self._loop, self.state, spent = found.loop, found.loop.state, float(found.about["seconds"])
                 self.step = found.loop.number * run.envs * experiment.unit
                 experiment.restore(self, found)
-        if found is not None:
-            self.say(f"continues after {self.step:,} steps")
+        self.step = self.step or begun
+        if self.step:
+            anew = "" if found is not None else " from its snapshots, with an empty replay"
+            self.say(f"continues after {self.step:,} steps{anew}")
             self.bar.resume(self.step * len(experiment.labels))
         self.listeners = stack.enter_context(listening(self._callbacks, self.out, config))
         self.stopping = stack.enter_context(interrupts())
@@ -185,9 +194,9 @@ class Session:
 
     def _train(self) -> bool:
         experiment = self.experiment
-        steps = experiment.steps // experiment.unit
+        steps, begun = (one // experiment.unit for one in (experiment.steps, experiment.begun))
         self.bar.start()
-        for now in train(experiment.run, self._environments, experiment.keys, steps, self._begin, self._loop):
+        for now in train(experiment.run, self._environments, experiment.keys, steps, self._begin, self._loop, begun):
             before = self.step
             self._advance(now)
             stopping = self.listeners.log(self.step, self._log) or self.stopping()

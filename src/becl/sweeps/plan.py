@@ -356,7 +356,11 @@ def together(cell: GridCell, device: Device, group: int | None) -> int:
     if cell.stage == "maze":
         return fast
     lanes = cell.planned.run.objective.skills.dim if getattr(cell.planned, "skill", "") == "each" else 1
-    fit = fast if group else int(SHARE * device.memory / (run_memory(cell.planned.run) * lanes))
+    fit = (
+        fast
+        if group
+        else int(SHARE * device.memory / (run_memory(getattr(cell.planned, "sized", cell.planned.run)) * lanes))
+    )
     return max(1, min(fast // lanes, fit))
 
 

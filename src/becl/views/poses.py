@@ -30,7 +30,7 @@ from becl.learning.seeing import Vision, behind_camera
 from becl.measure.skills import STARTS, Policy, Watched, play
 from becl.runs.folder import choose_snapshot, read_config
 from becl.runs.log import lane_name
-from becl.views.recorded import Recorded, Still, draws_itself, pose_parts
+from becl.views.recorded import PackedPicture, Recorded, draws_itself, pose_parts
 
 if TYPE_CHECKING:
     import mujoco
@@ -83,7 +83,7 @@ class Motion(NamedTuple):
     camera: str | int = FREE
     plan: maze.Geometry | None = None
     """The maze's floor plan."""
-    pictures: list[list[Still]] | None = None
+    pictures: list[list[PackedPicture]] | None = None
     """Of each skill, where the environment draws itself."""
     timed: bool = True
     """Whether time is known. In a maze, only steps are."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LARGEST = 400  # Pixels that are kept of a picture's height and width, at most.
 
 
-class Still(NamedTuple):
+class PackedPicture(NamedTuple):
     """An image, packed: of long episodes there are thousands."""
 
     packed: bytes
@@ -35,14 +35,14 @@ class Still(NamedTuple):
         return np.frombuffer(zlib.decompress(self.packed), np.uint8).reshape(self.shape)
 
 
-def packed(pixels: UInt8[np.ndarray, "h w 3"]) -> Still:
+def packed(pixels: UInt8[np.ndarray, "h w 3"]) -> PackedPicture:
     """A picture of at most the largest size."""
     from PIL import Image
 
     image = Image.fromarray(pixels)
     image.thumbnail((LARGEST, LARGEST))
     small = np.asarray(image)
-    return Still(zlib.compress(small.tobytes(), 1), small.shape)
+    return PackedPicture(zlib.compress(small.tobytes(), 1), small.shape)
 
 
 class Recorded(gymnasium.Wrapper):
@@ -53,7 +53,7 @@ class Recorded(gymnasium.Wrapper):
         super().__init__(env)
         self.poses: list[np.ndarray] = []
         """Where pictures are taken: what is observed."""
-        self.pictures: list[Still] = []
+        self.pictures: list[PackedPicture] = []
         self.over = False
         self.model: mujoco.MjModel | None = None
         self.seconds: float | None = None

@@ -26,7 +26,7 @@ from becl.views.figures.maze import draw_maze
 from becl.views.figures.style import VOID
 from becl.views.gl import drawing
 from becl.views.poses import Motion, take_pose
-from becl.views.recorded import Still
+from becl.views.recorded import PackedPicture
 
 if TYPE_CHECKING:
     import mujoco
@@ -358,7 +358,7 @@ def drawn_plan(
 class Pasted:
     """What environments drew of themselves, in the middle of squares that have the colour of its corner."""
 
-    def __init__(self, pictures: Sequence[Sequence[Still]], size: int):
+    def __init__(self, pictures: Sequence[Sequence[PackedPicture]], size: int):
         self.pictures, self.size = pictures, size
 
     def frame(self, skill: int, number: int) -> Frame:

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from becl.views.figures.colors import skill_colors
 from becl.views.gallery.shapes import Part, joined, parts_of
 from becl.views.poses import Bodies, Motion, bodies_of
-from becl.views.recorded import Still
+from becl.views.recorded import PackedPicture
 
 ROOM = 1.25  # A square's side beside what its skill needs.
 ROW = 0.7  # A row's depth beside its width, at least: rows are seen from the front.
@@ -340,7 +340,7 @@ def draw_plan(scene: Any, plan: Any, middle: Float[np.ndarray, "3"]) -> None:
 class PictureStage:
     """What an environment drew of itself, one picture per skill, on a wall."""
 
-    def __init__(self, scene: Any, names: list[int], pictures: list[list[Still]], labels: list[str]):
+    def __init__(self, scene: Any, names: list[int], pictures: list[list[PackedPicture]], labels: list[str]):
         self._pictures = pictures
         self._shown = [skill[0] for skill in pictures]
         rows, columns = pictures[0][0].shape[:2]
@@ -394,7 +394,7 @@ def in_front_of(middle: Float[np.ndarray, "3"], width: float) -> Viewpoint:
     return Viewpoint(middle + np.array([0, -0.9 * width, 0]), middle)
 
 
-def small(picture: Still) -> np.ndarray:
+def small(picture: PackedPicture) -> np.ndarray:
     """As many pixels as a page needs that shows many."""
     from PIL import Image
 
