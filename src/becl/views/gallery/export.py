@@ -19,13 +19,13 @@ from becl.views.seen import moments_seen
 
 FITTING = """<script>
 // viser asks the page's address for the first view's angle. Its answer here is the one that shows all, whatever the
-// window's shape.
+// window's shape. (A phone's bars come and go: its whole height counts.)
 (() => {
   const get = URLSearchParams.prototype.get, [aside, up] = [%.4f, %.4f];
   URLSearchParams.prototype.get = function (name) {
     const given = get.call(this, name);
     if (given !== null || name !== "initialCameraFov") return given;
-    return String(2 * Math.atan(Math.max(up, (aside * innerHeight) / innerWidth)));
+    return String(2 * Math.atan(Math.max(up, (aside * Math.max(innerHeight, outerHeight)) / innerWidth)));
   };
 })();
 </script>"""
