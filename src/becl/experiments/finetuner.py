@@ -9,7 +9,8 @@ from typing import Any
 
 from becl.envs.external import is_external
 from becl.experiments import memory
-from becl.experiments.environments import make_envs
+from becl.experiments.encoder_weights import keep_weights
+from becl.experiments.environments import make_envs, make_unseen, seen_line
 from becl.experiments.finetuning import Finetuning, lane_keys
 from becl.experiments.judge import Judge
 from becl.experiments.lanes import MakeEnvironments, environments_of
@@ -23,6 +24,7 @@ from becl.learning.offpolicy import RunState
 from becl.learning.protocols import Restorable
 from becl.learning.seeing import behind_camera
 from becl.measure.coverage import Coverage
+from becl.measure.skills import skills_of
 from becl.options import FinetuneOptions
 from becl.runs.callbacks import Callback
 from becl.runs.folder import six_digits, to_csv, write_text
@@ -59,6 +61,7 @@ class Finetuner:
         return self.finetuning.config()
 
     def open(self, stack: contextlib.ExitStack) -> Restorable:
+        keep_weights(self.run, self.out)
         environments = stack.enter_context(contextlib.closing(self._surroundings(self.run.envs)))
         testing = self._surroundings(self.finetuning.eval_episodes, EVALUATION_SEED)
         self._judge = stack.enter_context(contextlib.closing(Judge(self.finetuning, testing, self.keys)))
@@ -120,13 +123,17 @@ class Finetuner:
         finetuning, make, length = self.finetuning, self._make, self.finetuning.episode_length
         if length is not None:
             make = functools.partial(make, episode_length=length)
+        elif self.run.vision is not None and is_external(finetuning.env):
+            make = functools.partial(make_unseen, vision=self.run.vision)
         found = behind_camera(environments_of(finetuning.lanes, each, make, offset), self.run.vision)
         if not isinstance(self.run.learner, Controller):
             return found
         assert self._pretrained is not None
         assert finetuning.pretraining is not None
-        learner: Any = finetuning.pretraining.run.learner
-        return Stretches(found, learner, self._pretrained[0].actor, self.run.env.action_dim, self.run.learner.interval)
+        before = finetuning.pretraining.run
+        learner: Any = before.learner
+        skills = skills_of(before.objective.skills)
+        return Stretches(found, learner, self._pretrained[0].actor, skills, self.run.learner, before.env.obs_dim)
 
     def _collect(self, session: Session, wait: bool = False) -> None:
         """Writes down the evaluations that are done, or waits for all of them."""
@@ -148,8 +155,9 @@ def finetune(
 
 
 def check_memory(finetuning: Finetuning) -> str:
-    """A line that says how much memory a run needs; refuses a run that cannot fit."""
-    return memory.check_memory(finetuning.run, len(finetuning.lanes), "lanes")
+    """What a run needs and sees, as in pretraining; refuses a run that cannot fit."""
+    line = memory.check_memory(finetuning.run, len(finetuning.lanes), "lanes")
+    return "\n".join(filter(None, (line, seen_line(finetuning.env, finetuning.run.vision))))
 
 
 def describe(finetuning: Finetuning) -> Iterator[str]:

@@ -26,8 +26,16 @@ from becl.options.looking import (
     TrajectoriesOptions,
     VideoOptions,
 )
+from becl.options.training import (
+    ControlOptions,
+    EncoderWeightsOptions,
+    FinetuneOptions,
+    MazeOptions,
+    PretrainOptions,
+    ResumeOptions,
+    SweepOptions,
+)
 from becl.options.training import Encoder as Encoder
-from becl.options.training import FinetuneOptions, MazeOptions, PretrainOptions, ResumeOptions, SweepOptions
 from becl.options.training import Precision as Precision
 from becl.specs import parse
 
@@ -37,6 +45,7 @@ OPTIONS: dict[str, type] = {
     "maze": MazeOptions,
     "pretrain": PretrainOptions,
     "finetune": FinetuneOptions,
+    "control": ControlOptions,
     "evaluate": EvaluateOptions,
     "reach": ReachOptions,
     "gallery": GalleryOptions,
@@ -48,6 +57,7 @@ OPTIONS: dict[str, type] = {
     "resume": ResumeOptions,
     "export": ExportOptions,
     "plot": PlotOptions,
+    "encoder-weights": EncoderWeightsOptions,
     "envs": EnvsOptions,
     "methods": MethodsOptions,
     "theory": TheoryOptions,
