@@ -862,7 +862,7 @@ def test_tasks_have_episodes_as_long_as_pretraining_had(becl, tmp_path):
     options = FinetuneOptions(Path("planned"), TASKS, steps=5000)
     for made, expected in (
         (make_finetuning(options, planned), 30),
-        (make_finetuning(dataclasses.replace(options, skill="meta"), planned), 30),
+        (make_finetuning(dataclasses.replace(options, skill="meta", set=("learner.interval=10",)), planned), 30),
         (tiny(None, set=["env.episode_length=20"], steps=5000), 20),
         (tiny(becl), None),
     ):

@@ -1,6 +1,7 @@
 """Tables of the maze study: results/maze, and METRA beside it: results/plugins."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -69,9 +70,14 @@ def figure_4() -> str:
         for study, label in zip(studies, labels, strict=True):
             cells.append(triple([study[label][column]["mean"] for column in TRIPLE]) + f" (`{label}`)")
         rows.append([name, *cells])
-    ours, published = (len(next(iter(study.values()))["seeds"]) for study in studies)
-    seeds = [f"{kind} settings, {counted(n, 'seed')}" for kind, n in (("our", ours), ("published", published))]
-    return markdown(["", "authors' run", *seeds], rows)
+    heads = [f"{kind} settings, {seeds_of(study)}" for kind, study in zip(("our", "published"), studies, strict=True)]
+    return markdown(["", "authors' run", *heads], rows)
+
+
+def seeds_of(study: Mapping[str, Any]) -> str:
+    """How many seeds the runs of a study have."""
+    counts = sorted({len(run["seeds"]) for run in study.values()})
+    return counted(counts[0], "seed") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
 
 
 def triple(values: Sequence[float]) -> str:
