@@ -4,6 +4,7 @@
     python -m benchmarks.pretrain --full                    URLB's sizes, for a GPU
     python -m benchmarks.pretrain --full becl --env jaco --seeds 1 8 --precision bf16 tf32
     python -m benchmarks.pretrain --full becl --seeds 8 --kernels 40    where a GPU's time goes in an update
+    python -m benchmarks.pretrain becl rnd becl+rnd --processor         what an update costs a machine that is busy
     python -m benchmarks.pretrain becl --encoder cnn pieg cached    from images; pieg needs `becl encoder-weights`
 
 An update is one of the learner with the fits of the objective before it, amortised over those of one step of all
@@ -32,7 +33,7 @@ from becl.objectives import METHODS
 from becl.options import PretrainOptions
 from becl.runs.provenance import device_name
 
-SMALL = ("batch=128", "replay.capacity=20000")
+SMALL = ("replay.capacity=20000",)
 SMALL_IMAGES = ("batch=32", "replay.capacity=20000", "vision.size=32")
 ENCODERS = {
     "states": {},
@@ -44,7 +45,9 @@ ENCODERS = {
 REPEATS = 5
 
 
-def time_update(planned: Pretraining, kernels: int = 0) -> tuple[float, float]:
+def time_update(
+    planned: Pretraining, kernels: int = 0, clock: Callable[[], float] = time.perf_counter
+) -> tuple[float, float]:
     """Seconds of an update of all seeds together, and of compiling; prints so many of the kernels that take longest."""
     run = trial_of(planned.run)
     seeds = len(planned.seeds)
@@ -60,11 +63,11 @@ def time_update(planned: Pretraining, kernels: int = 0) -> tuple[float, float]:
 
     def call(count: int) -> float:
         nonlocal state
-        began = time.perf_counter()
+        began = clock()
         for number in range(count):
             state, _ = parts.store_and_learn(state, choice, outcome, np.int32(number))
         jax.block_until_ready(state)
-        return time.perf_counter() - began
+        return clock() - began
 
     compiling = call(1)
     once = call(1)
@@ -126,36 +129,41 @@ def main() -> None:
     )
     parser.add_argument("--encoder-weights", type=Path, default=None)
     parser.add_argument("--kernels", type=int, default=0, metavar="N", help="print the N slowest kernels of an update")
+    parser.add_argument("--hidden", type=int, default=64, help="width of a laptop's networks")
+    parser.add_argument("--batch", type=int, default=128, help="of a laptop's sizes")
+    parser.add_argument("--processor", action="store_true", help="processor time of an update, and nothing else")
     args = parser.parse_args()
     print(f"{args.env} · {device_name()} · jax {jax.__version__} · {'URLB sizes' if args.full else 'small networks'}")
-    heads = ["method", "precision", "seeds", "µs an update and seed", "environment steps/s", "compiling, s"]
+    timed = "processor time, µs an update and seed" if args.processor else "µs an update and seed"
+    heads = [
+        "method",
+        "precision",
+        "seeds",
+        timed,
+        *([] if args.processor else ["environment steps/s"]),
+        "compiling, s",
+    ]
     heads += [] if args.encoder == ["states"] else ["memory"]
     print("\n| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|")
+    clock = time.process_time if args.processor else time.perf_counter
     for method, sees, precision, count in itertools.product(args.methods, args.encoder, args.precision, args.seeds):
         planned = planned_run(args, method, sees, precision, count)
-        update, compiling = time_update(planned, args.kernels)
-        rate, needs = time_loop(planned), memory(planned.run, count).total
+        update, compiling = time_update(planned, args.kernels, clock)
+        rate = () if args.processor else (f"{time_loop(planned):,.0f}",)
+        needs = () if args.encoder == ["states"] else (size(memory(planned.run, count).total),)
         name = method if sees == "states" else f"{method}-{sees}"
-        cells = (
-            name,
-            precision,
-            count,
-            f"{update / count * 1e6:,.0f}",
-            f"{rate:,.0f}",
-            f"{compiling:.0f}",
-            size(needs),
-        )
-        print("| " + " | ".join(map(str, cells[: len(heads)])) + " |", flush=True)
+        cells = (name, precision, count, f"{update / count * 1e6:,.0f}", *rate, f"{compiling:.0f}", *needs)
+        print("| " + " | ".join(map(str, cells)) + " |", flush=True)
 
 
 def planned_run(args: argparse.Namespace, method: str, sees: str, precision: Any, seeds: int) -> Pretraining:
     options: dict[str, Any] = dict(ENCODERS[sees])
-    settings = () if args.full else SMALL if sees == "states" else SMALL_IMAGES
+    settings = () if args.full else (f"batch={args.batch}", *SMALL) if sees == "states" else SMALL_IMAGES
     options["set"] = (*settings, *options.get("set", ()))
     if "encoder" in options:
         options["encoder_weights"] = args.encoder_weights
     if not args.full:
-        options["hidden"] = 64
+        options["hidden"] = args.hidden
     return make_pretraining(
         PretrainOptions(args.env, method, tuple(range(seeds)), precision=precision, envs=args.envs, **options)
     )

@@ -43,6 +43,7 @@ STEPS = 100
 SIZES: dict[str, dict[str, int]] = {
     "pretrain": {"steps": STEPS, "hidden": 8, "envs": 4, "log_every": 50},
     "finetune": {"steps": STEPS, "hidden": 8, "envs": 4, "eval_every": STEPS, "eval_episodes": 1, "final_episodes": 2},
+    "control": {"steps": 2 * STEPS, "envs": 4, "eval_every": STEPS, "eval_episodes": 1, "final_episodes": 2},
     "evaluate": {"episodes": 2},
     "reach": {"episodes": 2},
     "maze": {"cycles": 2, "workers": 1, "mine_iterations": 20},
@@ -57,6 +58,7 @@ SIZES: dict[str, dict[str, int]] = {
 SETTINGS: dict[str, list[str]] = {
     "pretrain": ["batch=16", "random_steps=48", "replay.capacity=1000"],
     "finetune": ["batch=16", "random_steps=48", "replay.capacity=1000"],
+    "control": ["batch=16", "random_steps=1", "replay.capacity=1000"],
     "maze": ["learner.network.hidden=16,16", "network.hidden=16,16", "episodes=20"],
 }
 # Sizes that no option has: steps of a robot's episode, and what the maze study and the checks of theory go through.
@@ -330,7 +332,11 @@ class Player:
     def key(self, command: str, alone: list[str], options: dict[str, Any]) -> str:
         """What a run depends on: the command, wherever it leaves the run, and what it begins with."""
         small = shrink(command, {name: value for name, value in options.items() if name != "out"})
-        before = self.commands.get(alone[0], f"{self.name} {alone[0]}") if command == "finetune" and alone else ""
+        before = (
+            self.commands.get(alone[0], f"{self.name} {alone[0]}")
+            if command in ("finetune", "control") and alone
+            else ""
+        )
         files = self.name if self.wrote else ""
         return " ".join([files, before, command, *words_of(alone, small)])
 
@@ -373,7 +379,7 @@ def fetch(place: str) -> None:
 
 def output_of(command: str, alone: list[str], options: dict[str, Any]) -> str | None:
     """The folder that a command leaves behind for others."""
-    if command not in ("pretrain", "finetune", "maze", "theory"):
+    if command not in ("pretrain", "finetune", "control", "maze", "theory"):
         return None
     if "out" in options:
         return options["out"]
@@ -386,11 +392,13 @@ def output_of(command: str, alone: list[str], options: dict[str, Any]) -> str | 
         return "demo" if "demo" in options else f"runs/maze-{options.get('study', 'comparison')}"
     if alone:
         config = json.loads(Path(alone[0], "config.json").read_text())
+        if ":" in str(options.get("task")):
+            config["env"] = options["task"]
         domain = config["env"] if ":" in config["env"] else config["env"].partition("_")[0]
         vision = config["run"].get("vision", {})
         seen = ["pixels"] if vision and ":" not in domain else []
         seen += ["pieg"] if vision.get("encoder", {}).get("spec") == "PIEG" else []
-        return f"runs/{folder_name('finetune', domain, config['method'], *seen)}"
+        return f"runs/{folder_name(command, domain, config['method'], *seen)}"
     task = options["task"] if isinstance(options["task"], str) else options["task"][0]
     return f"runs/{folder_name('finetune', task.partition('_')[0], 'ddpg', *seen)}"
 
@@ -428,7 +436,7 @@ def stage(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
         for name, value in changes.items():
             old = getattr(home, name)
             patch.setattr(home, name, functools.partial(old, **value) if callable(old) else value)
-    for name in ("pretrain", "finetune", "evaluate", "maze"):
+    for name in ("pretrain", "finetune", "control", "evaluate", "maze"):
         patch.setattr(becl, name, shrunk(getattr(becl, name), name))
     registries: list[dict[str, Any]] = [METHODS, STUDIED, plugins.ORIGINS, plugins._LOADED, gymnasium.registry]  # type: ignore[list-item]
     before = [dict(registry) for registry in registries]

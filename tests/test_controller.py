@@ -82,7 +82,7 @@ POLICIES = jnp.array([1.0, 2.0])
 
 
 def stretched(ends=(), interval: int = 5) -> Stretches:
-    return Stretches(Clock(4, ends), Telling(), POLICIES, 3, interval)
+    return Stretches(Clock(4, ends), Telling(), POLICIES, np.eye(3), Controller(interval))
 
 
 def one_hot(*numbers: int) -> np.ndarray:
@@ -145,6 +145,41 @@ def test_stretches_go_on_where_they_were():
 def test_stretches_must_fill_an_episode():
     with pytest.raises(UserError, match="episodes of 20 steps cannot be cut into stretches of 7"):
         stretched(interval=7)
+
+
+def test_what_acted_before_is_shown_where_changing_costs():
+    envs = Stretches(Clock(4, ((1, 8),)), Telling(), POLICIES, np.eye(3), Controller(5, switch_cost=0.1))
+    assert envs.spec == EnvSpec(2 + 3, 3, 4)
+    np.testing.assert_array_equal(envs.reset()[:, 2:], np.zeros((4, 3)))
+    step = envs.step(one_hot(0, 1, 2, 0))
+    for obs in (step.obs, step.next_obs):
+        np.testing.assert_array_equal(obs[:, 2:], one_hot(0, 1, 2, 0))
+    step = envs.step(one_hot(1, 1, 1, 1))
+    # The episode of environment 1 is over: what acts next is free, and what led to the end is known.
+    np.testing.assert_array_equal(step.obs[:, 2:], one_hot(1, 1, 1, 1) * [[1], [0], [1], [1]])
+    np.testing.assert_array_equal(step.next_obs[:, 2:], one_hot(1, 1, 1, 1))
+    # Policies see none of it: their actions, and so rewards, are those of stretches without.
+    other = stretched(ends=((1, 8),))
+    other.reset()
+    other.step(one_hot(0, 1, 2, 0))
+    np.testing.assert_array_equal(step.reward, other.step(one_hot(1, 1, 1, 1)).reward)
+    np.testing.assert_array_equal(envs.restart()[:, 2:], np.zeros((4, 3)))
+
+
+class Saying(DDPG):
+    """Actions say what is seen: the sum of the observation, and of the skill ten times."""
+
+    def best(self, actor: Any, obs, skill):
+        del actor
+        return (obs.sum(-1) + 10 * skill.sum(-1))[..., None]
+
+
+def test_policies_see_what_they_were_pretrained_with_and_skills_may_be_vectors():
+    skills = np.array([[0.1, 0.2], [0.3, 0.5]])
+    envs = Stretches(Clock(4), Saying(), POLICIES, skills, Controller(1), seen=1)
+    envs.reset()
+    step = envs.step(np.eye(2)[[0, 1, 1, 0]])
+    np.testing.assert_allclose(step.reward, [3.0, 9.0, 10.0, 6.0], rtol=1e-6)  # Time is not seen.
 
 
 # --- The controller ---------------------------------------------------------------------------------------------------
@@ -214,6 +249,60 @@ def test_skills_are_picked_by_value_and_now_and_then_at_random(epsilon, random, 
     np.testing.assert_array_equal(np.argmax(best, -1), np.argmax(values(obs), -1))
     # A random pick is the best one by chance once in two.
     assert (picked == best).all(-1).mean() == pytest.approx(share, abs=0.03)
+
+
+def test_the_target_with_a_cost_of_changing_by_loops():
+    cost, count = 0.3, 4
+    controller = Controller(interval=5, network=Network((8,)), switch_cost=cost)
+    spec = EnvSpec(3 + count, count, 10)
+    state = controller.init(jax.random.key(0), spec, NoSkill())
+    state = state._replace(target=controller.network.init(jax.random.key(1), 3, count))
+    rng = np.random.default_rng(0)
+    acted, chosen = rng.integers(count, size=(2, 16))
+    shown = np.eye(count, dtype=np.float32)
+    shown_before = shown[acted] * (np.arange(16) > 3)[:, None]  # The first rows begin an episode.
+    obs, next_obs = rng.normal(size=(2, 16, 3)).astype(np.float32)
+    reward, discount = rng.normal(size=16).astype(np.float32), rng.uniform(size=16).astype(np.float32)
+    batch = Transitions(
+        obs=jnp.concatenate([obs, shown_before], 1),
+        action=jnp.asarray(shown[chosen]),
+        reward=jnp.asarray(reward),
+        discount=jnp.asarray(discount),
+        next_obs=jnp.concatenate([next_obs, shown[chosen]], 1),
+        skill=jnp.zeros((16, 0)),
+        trajectory=jnp.arange(16),
+        since=jnp.ones(16, jnp.int32),
+    )
+    goals, values, switched = [], [], 0
+    for i in range(16):
+        online, slow = (naive_values(network, next_obs[i]) for network in (state.actor, state.target))
+        after = [online[z] - cost * (z != chosen[i]) for z in range(count)]
+        best = max(range(count), key=lambda z, after=after: after[z])
+        switched += best != chosen[i]
+        goals.append(reward[i] / 5 + discount[i] * (slow[best] - cost * (best != chosen[i])))
+        values.append(naive_values(state.actor, obs[i])[chosen[i]])
+    _, metrics = controller.update(state, batch, jax.random.key(2))
+    assert float(metrics["goal"]) == pytest.approx(np.mean(goals), abs=1e-5)
+    assert float(metrics["q"]) == pytest.approx(np.mean(values), abs=1e-5)
+    assert float(metrics["switches"]) == pytest.approx(switched / 16, abs=1e-6)
+    assert 0 < switched < 16
+    # What is picked is the best of the values less the cost, and of the values alone where an episode begins.
+    picked = np.argmax(controller.best(state.actor, batch.obs, jnp.zeros((16, 0))), -1)
+    for i in range(16):
+        value = naive_values(state.actor, obs[i])
+        held = [value[z] - cost * (z != acted[i]) * (i > 3) for z in range(count)]
+        assert picked[i] == max(range(count), key=lambda z, held=held: held[z])
+
+
+def test_the_more_changing_costs_the_longer_a_skill_acts():
+    shares = []
+    for cost in (1e-6, 0.2, 100.0):
+        controller = Controller(network=Network((8,)), switch_cost=cost)
+        values = controller.init(jax.random.key(0), EnvSpec(3 + 4, 4, 10), NoSkill()).actor
+        before = jax.nn.one_hot(jax.random.randint(jax.random.key(2), (500,), 0, 4), 4)
+        obs = jnp.concatenate([jax.random.normal(jax.random.key(1), (500, 3)), before], 1)
+        shares.append(float((controller.best(values, obs, jnp.zeros((500, 0))) == before).all(-1).mean()))
+    assert shares[0] < shares[1] < shares[2] == 1.0
 
 
 # --- A task that needs two skills -------------------------------------------------------------------------------------
@@ -306,3 +395,17 @@ def test_a_controller_beats_every_single_skill_where_two_are_needed(halves, tmp_
     assert [row["step"] for row in found] == ["2000", "2000"]
     assert [row["skill"] for row in found] == ["", ""]
     assert [float(row["return"]) for row in found] == [LENGTH, LENGTH]
+
+
+def test_a_learned_stop_finds_where_to_change(halves, tmp_path):
+    """With a decision at every step, changing once an episode is all that pays."""
+    controller = Controller(interval=1, network=Network((16,)), optimizer=Adam(3e-3), switch_cost=0.2, epsilon=0.2)
+    run = OffPolicy(EnvSpec(2 + 2, 2, LENGTH), Extrinsic(), controller, Replay(capacity=2000, nstep=1, gamma=0.8),
+                    envs=4, batch=32, random_steps=80, steps_per_update=1)  # fmt: skip
+    learned = finetuning(halves, "meta", run, 2000)
+    open_folder(learned.config(), tmp_path / "learned")
+    assert finetune(learned, tmp_path / "learned", make=Halves)
+    # The change may come a step late where the cost is not yet known to pay.
+    assert min(float(row["return"]) for row in last_scores(tmp_path / "learned")) >= LENGTH - 1
+    rows = list(csv.DictReader((tmp_path / "learned" / "metrics.csv").open()))
+    assert 0 < float(rows[-1]["switches"]) < 0.3

@@ -796,7 +796,6 @@ BAD = [
     (["{becl}", "--skill", "none"], "--skill none", "becl has skills"),
     (["{aps}", "--skill", "fixed:1"], "--skill fixed:1", "continuous"),
     (["{aps}", "--skill", "each"], "--skill each", "use random or best-first"),
-    (["{aps}", "--skill", "meta"], "--skill meta", "continuous"),
     (["{ddpg}", "--skill", "random"], "--skill random", "ddpg has no skills"),
     (["{ddpg}", "--skill", "each"], "--skill each", "ddpg has no skills"),
     (["{becl}", "--snapshot", "70"], "--snapshot 70", "60, 100"),

@@ -429,6 +429,6 @@ def test_ctrl_c_leaves_nothing_half_done(maze_run, tmp_path, monkeypatch):
 
 
 def test_the_command_can_be_typed_again():
-    command = EvaluateOptions(Path("my run"), 100, ("walker_run",), 3, (1, 2), (0, 1), Path("out"))
+    command = EvaluateOptions(Path("my run"), 100, ("walker_run",), 3, (1, 2), (0, 1), out=Path("out"))
     line = "becl evaluate 'my run' --episodes 3 --snapshot 100 --task walker_run --skills 1 2 --seeds 0:2 --out out"
     assert command_line(command) == line

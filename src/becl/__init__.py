@@ -8,6 +8,7 @@ if TYPE_CHECKING:
         Finetuned,
         Intrinsic,
         Run,
+        control,
         evaluate,
         finetune,
         intrinsic,
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 
 _HOME = {
     "api": (
-        "Finetuned", "Intrinsic", "Run", "evaluate", "finetune", "intrinsic", "load", "maze", "pretrain", "report",
-        "resume", "sweep",
+        "Finetuned", "Intrinsic", "Run", "control", "evaluate", "finetune", "intrinsic", "load", "maze", "pretrain",
+        "report", "resume", "sweep",
     ),
     "runs.callbacks": ("Callback", "Wandb"),
     "commands.cli": ("main",),
@@ -58,7 +59,7 @@ _HOME = {
 __all__ = [
     "DDPG", "METHODS", "Adam", "Batch", "Callback", "Cube", "Evaluation", "Failed", "Finetuned", "Finetuning",
     "Intrinsic", "MazeStudy", "Method", "Modes", "Network", "NoSkill", "Objective", "OffPolicy", "OneHot",
-    "Pretraining", "Replay", "Run", "Skill", "SkillSpace", "Sphere", "Sum", "UserError", "Wandb", "evaluate",
+    "Pretraining", "Replay", "Run", "Skill", "SkillSpace", "Sphere", "Sum", "UserError", "Wandb", "control", "evaluate",
     "finetune", "intrinsic", "load", "main", "maze", "pretrain", "register", "report", "resume", "sweep",
 ]  # fmt: skip
 

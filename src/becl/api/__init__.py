@@ -11,13 +11,13 @@ KeyboardInterrupt after a checkpoint.
 """
 
 from becl import plugins
-from becl.api.calls import evaluate, finetune, load, maze, pretrain, report, resume, sweep
+from becl.api.calls import control, evaluate, finetune, load, maze, pretrain, report, resume, sweep
 from becl.api.rewards import Intrinsic, intrinsic
 from becl.api.runs import Finetuned, Run
 
 __all__ = [
-    "Finetuned", "Intrinsic", "Run", "evaluate", "finetune", "intrinsic", "load", "maze", "pretrain", "report",
-    "resume", "sweep",
+    "Finetuned", "Intrinsic", "Run", "control", "evaluate", "finetune", "intrinsic", "load", "maze", "pretrain",
+    "report", "resume", "sweep",
 ]  # fmt: skip
 
 plugins.load_installed()

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from becl.api.checks import checked, to_path
 from becl.api.quiet import check_code, printing
 from becl.api.runs import Environment, Finetuned, Place, Run, Seeds
+from becl.commands import control as control_command
 from becl.commands import finetune as finetune_command
 from becl.commands import maze as maze_command
 from becl.commands import pretrain as pretrain_command
@@ -15,6 +16,7 @@ from becl.commands import resume as resume_command
 from becl.commands import sweep as sweep_command
 from becl.envs.external import hand_over
 from becl.errors import Failed, UserError
+from becl.experiments.control import as_finetuning, make_control
 from becl.experiments.evaluation import Evaluation, measure
 from becl.experiments.finetuner import CHECKPOINT_EVERY as FINETUNING_CHECKPOINTS
 from becl.experiments.finetuning import Transfer, load_finetuning, make_finetuning
@@ -22,6 +24,7 @@ from becl.experiments.pretrainer import CHECKPOINT_EVERY as PRETRAINING_CHECKPOI
 from becl.experiments.pretraining import load_pretraining, make_pretraining
 from becl.objectives import Objective, name_of
 from becl.options import (
+    ControlOptions,
     Encoder,
     EvaluateOptions,
     FinetuneOptions,
@@ -168,6 +171,59 @@ def finetune(
 
 
 @checked
+def control(
+    run: Run | Place,
+    task: str | Sequence[str] = "all",
+    *,
+    stop: Literal["decision", "learned"] = "decision",
+    interval: int | None = None,
+    switch_cost: float | None = None,
+    seeds: Seeds | None = None,
+    snapshot: int | None = None,
+    steps: int = 100_000,
+    eval_every: int = 10_000,
+    eval_episodes: int = 10,
+    final_episodes: int | None = None,
+    envs: int | None = None,
+    precision: Precision | None = None,
+    set: Sequence[str] | Mapping[str, Any] = (),
+    checkpoint_every: int = FINETUNING_CHECKPOINTS,
+    out: Place | None = None,
+    callbacks: Sequence[Callback] = (),
+    trust: bool = False,
+    quiet: bool = False,
+) -> Finetuned:
+    """Learns which of a run's frozen skills acts when: `becl control`, whose options these are."""
+    options = fill(
+        ControlOptions,
+        {
+            "run": run.folder if isinstance(run, Run) else run,
+            "task": [task] if isinstance(task, str) else task,
+            "stop": stop,
+            "interval": interval,
+            "switch_cost": switch_cost,
+            "seeds": None if seeds is None else to_seeds(seeds),
+            "snapshot": snapshot,
+            "steps": steps,
+            "eval_every": eval_every,
+            "eval_episodes": eval_episodes,
+            "final_episodes": final_episodes,
+            "envs": envs,
+            "precision": precision,
+            "set": set,
+            "checkpoint_every": checkpoint_every,
+            "out": out,
+            "trust": trust,
+        },
+    )
+    control_command.agree(options)
+    spec, same = make_control(options), as_finetuning(options)
+    with printing(not quiet):
+        check_code(finetune_command.train(spec, same, callbacks, raises=True))
+    return Finetuned(finetune_command.folder_of(spec, same), spec)
+
+
+@checked
 def evaluate(
     run: Run | Place,
     *,
@@ -176,6 +232,8 @@ def evaluate(
     episodes: int = 10,
     skills: Sequence[int] = (),
     seeds: Seeds | None = None,
+    position: str | Sequence[int] | None = None,
+    square: float = 1.0,
     out: Place | None = None,
     trust: bool = False,
     tasks: str | Sequence[str] | None = None,
@@ -195,6 +253,8 @@ def evaluate(
             "episodes": episodes,
             "skills": skills,
             "seeds": None if seeds is None else to_seeds(seeds),
+            "position": position,
+            "square": square,
             "out": out,
             "trust": trust,
         },

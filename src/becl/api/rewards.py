@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float32
 
+from becl.api.checks import checked
 from becl.api.runs import Environment
 from becl.envs.external import LENGTH, Layout, Ranges, actions_of, is_external, maker_of
 from becl.envs.spec import EnvSpec
@@ -172,6 +173,7 @@ class Intrinsic:
         return vectors
 
 
+@checked
 def intrinsic(
     method: str | Objective,
     env: Environment,

@@ -19,6 +19,7 @@ HELP = {
     "maze": "learn skills in a 2-D maze and draw them (the paper's study)",
     "pretrain": "learn skills without a reward: any environment, method, seeds",
     "finetune": "let pretrained skills learn tasks, and score them",
+    "control": "put frozen skills to use: learn which of them acts when",
     "evaluate": "measure what skills do: returns, coverage, distinctness",
     "reach": "lead to goals without training (METRA and its family)",
     "gallery": "look at all skills side by side in 3D, in a browser or a file",
@@ -30,7 +31,7 @@ HELP = {
     "resume": "continue a run that was stopped",
     "export": "write a skill's policy as npz, safetensors or ONNX",
     "plot": "draw learning curves of pretraining runs",
-    "encoder-weights": "make the weights that --encoder pieg needs, of yours",
+    "encoder-weights": "make the file of frozen weights for --encoder pieg",
     "envs": "show the environments",
     "methods": "show the methods and their options",
     "theory": "check the paper's theorems numerically",
@@ -39,7 +40,7 @@ HELP = {
 }
 
 WITHOUT_METHODS = ("encoder-weights", "envs", "theory", "doctor")
-TRAINING = ("maze", "pretrain", "finetune", "sweep", "resume")
+TRAINING = ("maze", "pretrain", "finetune", "control", "sweep", "resume")
 """Commands that go on, and succeed, where nobody listens."""
 SHOWING = ("envs", "methods", "doctor", "completion")
 """Commands that have nothing to do where nobody listens; with --dry-run others have neither."""

@@ -1,6 +1,7 @@
 """`becl envs`: the environments that come with the package."""
 
 from becl.envs import DOMAINS, maze
+from becl.envs.registration import FIELD_STEPS, FIELDS
 from becl.options import EnvsOptions
 from becl.runs.folder import check_writable
 from becl.terminal import console, table
@@ -21,6 +22,9 @@ def run(options: EnvsOptions) -> int:
     console().print(table("robots in MuJoCo (URLB): becl.envs.make, gymnasium.make('becl/TASK-v0')", columns, rows))
     primal = ", ".join(f"{name} ({name}_{domain.primal})" for name, domain in DOMAINS.items())
     print(f"A robot's name alone means one of its tasks: {primal}.\n")
+    rows = [(f"gym:becl/{name}-v0", about) for name, (about, _, _) in FIELDS.items()]
+    console().print(table(f"robots of Gymnasium that go somewhere, and tasks for their skills, {FIELD_STEPS} steps: "
+                          "becl pretrain, becl control", ("environment", "what it is"), rows))  # fmt: skip
     rows = []
     for name in maze.names():
         plan = maze.geometry(name)

@@ -1,6 +1,7 @@
 """`becl trajectories`: where skills go, which states they cover, and how well their features are apart."""
 
 from becl.errors import UserError
+from becl.experiments.environments import position_of
 from becl.options import TrajectoriesOptions
 from becl.runs.folder import check_place, trust_folder
 from becl.views.poses import look_at
@@ -15,4 +16,4 @@ def run(options: TrajectoriesOptions) -> int:
     look = look_at(options.run, options.seed, options.snapshot, options.skills)
     out = options.out or options.run / "gallery"
     check_place(out)
-    return draw(look, out, options.episodes)
+    return draw(look, out, options.episodes, position_of(look.env, options.position))

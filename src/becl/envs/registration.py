@@ -40,13 +40,38 @@ METADATA: dict[str, Any] = {"render_modes": ["rgb_array"]}
 VECTOR_METADATA: dict[str, Any] = {**METADATA, "autoreset_mode": AutoresetMode.SAME_STEP}
 SIDE = 256  # Of a rendered frame, in pixels.
 
+FIELD_STEPS = 200
+"""Steps of an episode of the robots below, as in the paper of METRA."""
+FIELDS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "HalfCheetah": (
+        "Gymnasium's half-cheetah, with its position",
+        "gymnasium.envs.mujoco.half_cheetah_v5:HalfCheetahEnv",
+        {"exclude_current_positions_from_observation": False},
+    ),
+    "HalfCheetahHurdles": ("the same with hurdles; 1 for each", "becl.envs.courses:HalfCheetahHurdles", {}),
+    "Ant": (
+        "Gymnasium's ant, with its position and without contact forces; goes on when it falls",
+        "gymnasium.envs.mujoco.ant_v5:AntEnv",
+        {
+            "exclude_current_positions_from_observation": False,
+            "include_cfrc_ext_in_observation": False,
+            "terminate_when_unhealthy": False,
+        },
+    ),
+    "AntGoals": ("the same with goals; metres nearer", "becl.envs.courses:AntGoals", {}),
+}
+"""Gymnasium's robots for skills that go somewhere, and tasks for such skills: what it is, entry point, options."""
+
 Obs = Float32[np.ndarray, " o"]
 ObsBatch = Float32[np.ndarray, "n o"]
 Frame = UInt8[np.ndarray, "h w 3"]
 
 
 def register() -> None:
-    """Registers the twelve tasks and three domains with Gymnasium; a second call has no effect."""
+    """Registers all environments with Gymnasium; a second call has no effect."""
+    for name, (_, place, options) in FIELDS.items():
+        if f"becl/{name}-v0" not in gymnasium.registry:
+            gymnasium.register(f"becl/{name}-v0", place, max_episode_steps=FIELD_STEPS, kwargs=options)
     for name in [*DOMAINS, *names()]:
         if f"becl/{name}-v0" not in gymnasium.registry:
             gymnasium.register(

@@ -14,6 +14,9 @@ from becl.errors import UserError, unknown
 from becl.learning.protocols import Restorable
 from becl.learning.seeing import Vision, behind_camera
 
+POSITIONS = ("position", "xy", "achieved_goal")
+"""Names of parts of an observation that say where it is."""
+
 
 def spec_of(env: str, vision: Vision | None = None) -> EnvSpec:
     """What networks get of an environment: its numbers or, of what is seen, an encoder's features."""
@@ -60,6 +63,20 @@ def choose_numbers(
         text = given if isinstance(given, str) else ",".join(map(str, given))
         raise UserError(f"{option} {text}: an observation has numbers 0 to {count - 1}")
     return tuple(dict.fromkeys(chosen))
+
+
+def position_of(env: str, given: str | Sequence[int] | None) -> tuple[int, ...]:
+    """Which numbers of an observation say where it is: those given, or of a part whose name says so; for environments
+    from outside the package. None are named where a MuJoCo model knows."""
+    if not is_external(env):
+        if given is not None:
+            raise UserError(f"--position: where {env} is, is known; leave it out")
+        return ()
+    parts = parts_of(env)
+    if given is None:
+        name = next((name for name in POSITIONS if name in parts), None)
+        return () if name is None else tuple(range(parts[name].start, parts[name].stop))
+    return choose_numbers(given, parts, spec_of(env).obs_dim, "--position")
 
 
 def check_seen(env: str) -> None:

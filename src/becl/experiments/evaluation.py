@@ -19,12 +19,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from becl.envs.external import is_external
 from becl.errors import UserError, unknown
+from becl.experiments.environments import position_of
 from becl.experiments.pretraining import Pretraining, load_pretraining
-from becl.experiments.settings import check_seeds
+from becl.experiments.settings import check_positive, check_seeds
 from becl.experiments.snapshots import load_snapshot, snapshot_path
 from becl.invocation import own_version
-from becl.measure.skills import STARTS, per_skill, rollout, sets_of, skills_of, summary, tasks_of, zero_shot
+from becl.measure.skills import SQUARE, STARTS, per_skill, rollout, sets_of, skills_of, summary, tasks_of, zero_shot
 from becl.measure.verdicts import judge_accuracy, with_error
 from becl.options import EvaluateOptions
 from becl.runs.compiling import progress
@@ -52,6 +54,8 @@ class Request(NamedTuple):
     """Numbers of the skills; one empty text if there are none."""
     episodes: int
     out: Path
+    position: tuple[int, ...] = ()
+    square: float = SQUARE
 
 
 class Evaluation(NamedTuple):
@@ -97,7 +101,21 @@ def resolve(options: EvaluateOptions) -> Request:
     vectors, names = choose_skills(pretraining.method, pretraining.run.objective.skills, options.skills)
     out = options.out or options.run / "evaluation"
     check_place(out)
-    return Request(pretraining, options.run, snapshot, seeds, tasks, vectors, names, options.episodes, out)
+    check_positive({"--square": options.square})
+    position = position_of(pretraining.env, options.position)
+    return Request(
+        pretraining,
+        options.run,
+        snapshot,
+        seeds,
+        tasks,
+        vectors,
+        names,
+        options.episodes,
+        out,
+        position,
+        options.square,
+    )
 
 
 def seeds_of(folder: Path, own: Sequence[int], wanted: Sequence[int] | None) -> list[int]:
@@ -157,8 +175,14 @@ def command_line(options: EvaluateOptions) -> str:
     words += [] if options.task == ("all",) else ["--task", *options.task]
     words += ["--skills", *map(str, options.skills)] if options.skills else []
     words += [] if options.seeds is None else ["--seeds", seeds_text(options.seeds)]
+    words += [] if options.position is None else ["--position", position_text(options.position)]
+    words += [] if options.square == SQUARE else ["--square", f"{options.square:g}"]
     words += [] if options.out is None else ["--out", str(options.out)]
     return str(shared_command(shlex.join(words)))
+
+
+def position_text(given: str | Sequence[int]) -> str:
+    return given if isinstance(given, str) else ",".join(map(str, given))
 
 
 def _listed(numbers: Sequence[int]) -> str:
@@ -181,10 +205,11 @@ def evaluate(request: Request) -> Evaluation:
             bar.note = f"seed {seed}"
             done = rollout(actor, pretraining.env, request.vectors, request.episodes, tasks=request.tasks,
                            episode_length=pretraining.episode_length, advance=bar.advance,
-                           vision=pretraining.run.vision)  # fmt: skip
+                           vision=pretraining.run.vision, position=request.position)  # fmt: skip
+            each = per_skill(done, pretraining.env, names, request.square)
             measured.zero_shot.extend({"seed": seed, **row} for row in zero_shot(done, names))
-            measured.per_skill.extend({"seed": seed, **row} for row in per_skill(done, pretraining.env, names))
-            measured.skills.append({"seed": seed, **summary(done, pretraining.env)})
+            measured.per_skill.extend({"seed": seed, **row} for row in each)
+            measured.skills.append({"seed": seed, **summary(done, pretraining.env, request.square)})
     return measured
 
 
@@ -200,6 +225,7 @@ def write(request: Request, measured: Evaluation, seconds: float, line: str) -> 
         "skills": [name for name in request.names if name != ""],
         "tasks": request.tasks,
         "episodes": request.episodes,
+        **({"square": request.square, "position": list(request.position)} if is_external(pretraining.env) else {}),
         "starts": STARTS,
         "seconds": round(seconds, 1),
         "becl": own_version(),
@@ -233,6 +259,8 @@ HEADINGS = {
     "cells": "cells",
     "coverage": "coverage",
     "cells_per_skill": "cells per skill",
+    "squares": "squares",
+    "squares_per_skill": "squares per skill",
     "entropy": "H(S)",
     "mutual_information": "I(S;Z)",
     "chance_information": "by chance",

@@ -24,6 +24,7 @@ from becl.learning.offpolicy import RunState
 from becl.learning.protocols import Restorable
 from becl.learning.seeing import behind_camera
 from becl.measure.coverage import Coverage
+from becl.measure.skills import skills_of
 from becl.options import FinetuneOptions
 from becl.runs.callbacks import Callback
 from becl.runs.folder import six_digits, to_csv, write_text
@@ -129,8 +130,10 @@ class Finetuner:
             return found
         assert self._pretrained is not None
         assert finetuning.pretraining is not None
-        learner: Any = finetuning.pretraining.run.learner
-        return Stretches(found, learner, self._pretrained[0].actor, self.run.env.action_dim, self.run.learner.interval)
+        before = finetuning.pretraining.run
+        learner: Any = before.learner
+        skills = skills_of(before.objective.skills)
+        return Stretches(found, learner, self._pretrained[0].actor, skills, self.run.learner, before.env.obs_dim)
 
     def _collect(self, session: Session, wait: bool = False) -> None:
         """Writes down the evaluations that are done, or waits for all of them."""

@@ -14,7 +14,7 @@ all skills are tried side by side); lanes are trained together. A run lives in a
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -25,7 +25,6 @@ import jax.numpy as jnp
 from becl import envs
 from becl.envs import maze
 from becl.envs.external import is_external
-from becl.envs.spec import EnvSpec
 from becl.errors import UserError, unknown
 from becl.experiments.encoder_weights import recall_weights
 from becl.experiments.environments import changed_length, spec_of
@@ -45,12 +44,13 @@ from becl.experiments.pretraining import (
     with_vision,
     with_width,
 )
-from becl.experiments.settings import check_least, check_seeds, settings_of
+from becl.experiments.settings import Given, check_least, check_seeds, settings_of
 from becl.learning.choice import BestFirst, Held, Prior, Regress, SkillChoice
-from becl.learning.controller import Controller
+from becl.learning.controller import Controller, over_stretches
 from becl.learning.offpolicy import OffPolicy
 from becl.learning.replay import Replay
 from becl.learning.selector import Selector
+from becl.measure.skills import skills_of
 from becl.objectives import METHODS, find_method
 from becl.objectives.extrinsic import Extrinsic
 from becl.objectives.registry import FINETUNE_SKILLS
@@ -58,7 +58,7 @@ from becl.options import FinetuneOptions
 from becl.plugins import without_plugins
 from becl.runs.folder import choose_snapshot, read_config
 from becl.skills import Cube, Modes, NoSkill, OneHot
-from becl.specs import added, from_dict, to_dict
+from becl.specs import added, from_dict, override, to_dict
 
 Transfer = Literal["trunk", "critic", "critic-released", "none"]
 TRANSFERS: dict[Transfer, str] = {
@@ -70,6 +70,10 @@ TRANSFERS: dict[Transfer, str] = {
 FINAL_EPISODES = 50
 FIXED = ("vision.size", "vision.stack", "vision.repeat", "vision.encoder")
 """Options of what is seen that a pretrained encoder goes with, and groups of them."""
+
+
+Resolve = Callable[[Sequence[str], Pretraining | None], tuple[str, ...]]
+"""Finds the tasks that words mean, for a pretrained run."""
 
 
 @dataclass(frozen=True)
@@ -119,10 +123,13 @@ class Finetuning:
         return changed_length(self.env, self.run.env, self.run.vision)
 
 
-def make_finetuning(options: FinetuneOptions, planned: Pretraining | None = None) -> Finetuning:
+def make_finetuning(
+    options: FinetuneOptions, planned: Pretraining | None = None, resolve: Resolve | None = None
+) -> Finetuning:
     """Makes a run from the folder of a pretraining run, or from scratch; validated, nothing allocated yet.
 
-    If `planned` says what the folder will hold, the folder is not read.
+    If `planned` says what the folder will hold, the folder is not read. `resolve` finds the tasks, `resolve_tasks` by
+    default.
     """
     if (options.run is None) != options.scratch:
         both = "; not both" if options.run else ""
@@ -131,7 +138,7 @@ def make_finetuning(options: FinetuneOptions, planned: Pretraining | None = None
     pretraining = None
     if options.run is not None:
         pretraining = load_pretraining(options.run) if planned is None else planned
-    tasks = resolve_tasks(options.task, pretraining)
+    tasks = (resolve or resolve_tasks)(options.task, pretraining)
     domain = tasks[0] if is_external(tasks[0]) else tasks[0].partition("_")[0]
     method = "ddpg" if pretraining is None else pretraining.method
     seeds, snapshot, transfer = resolve_source(options, pretraining, planned is not None)
@@ -229,7 +236,7 @@ def changed(
             raise UserError("--hidden: the networks are as wide as they were pretrained; it is for --scratch")
         run = with_width(run, options.hidden)
     if skill == "meta":
-        run = over_skills(run, run.objective.skills.dim)
+        run = over_skills(run, controller_of(options.set))
     # No larger than the run can fill.
     rows = max(-(-options.steps // interval_of(run) // run.envs), run.needed + 1)
     capacity = min(run.replay.capacity, rows * run.envs)
@@ -259,7 +266,7 @@ def check_schedule(options: FinetuneOptions, run: OffPolicy) -> None:
             "in which nothing is learned (random_steps)"
         )
     if steps % interval:
-        why = "with --skill meta, must be a multiple of {}, the steps of a stretch"
+        why = "with a controller, must be a multiple of {}, the steps between its decisions"
         why = why if isinstance(run.learner, Controller) else "must be a multiple of {}, the action repeat"
         raise UserError(f"--steps {steps}: {why.format(interval)}")
     check_least("--eval-every", options.eval_every)
@@ -343,7 +350,7 @@ def resolve_choice(text: str, method: str, pretraining: Pretraining | None) -> t
         raise UserError(
             f"--skill {name}: it needs observations of numbers, not images; use fixed:K, each or best-first"
         )
-    if name in ("fixed", "each", "meta", "selector") and not isinstance(space, OneHot):
+    if name in ("fixed", "each", "selector") and not isinstance(space, OneHot):
         raise UserError(f"--skill {text}: {method} has continuous skills, without numbers; use random or best-first")
     if name == "constant" and not isinstance(space, Cube | Modes):
         raise UserError(
@@ -363,11 +370,21 @@ def resolve_choice(text: str, method: str, pretraining: Pretraining | None) -> t
     return Held(), None
 
 
-def over_skills(run: OffPolicy, count: int) -> OffPolicy:
-    """The loop of a controller, whose steps are stretches of a skill, with as many updates per environment step."""
+def controller_of(given: Given) -> Controller:
+    """The controller, with those settings that its loop depends on."""
     controller = Controller()
+    for setting in settings_of(given, EXAMPLE):
+        if setting.path in ("learner.interval", "learner.switch_cost"):
+            controller = override(controller, setting.path.removeprefix("learner."), setting.value, "learner.")
+    if not 0 <= controller.switch_cost < float("inf"):
+        raise UserError(f"learner.switch_cost {controller.switch_cost:g}: must be finite and not negative")
+    return controller
+
+
+def over_skills(run: OffPolicy, controller: Controller) -> OffPolicy:
+    """The loop of a controller, whose steps are stretches of a skill, with as many updates per environment step."""
     return OffPolicy(
-        EnvSpec(run.env.obs_dim, count, run.env.episode_length // controller.interval),
+        over_stretches(run.env, controller, len(skills_of(run.objective.skills))),
         Extrinsic(),
         controller,
         Replay(nstep=1, gamma=run.replay.gamma),

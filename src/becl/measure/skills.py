@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 STARTS = 1_000_000  # Seed of the starts; training uses the seeds of its run.
 DRAWS = 16  # How many skills are looked at if they are continuous.
 STATES = 50  # Evenly spaced states of an episode, among which neighbours and centroids are sought.
+SQUARE = 1.0  # Side of the squares in which places are counted in environments from outside the package.
 SHUFFLES = 10  # Random assignments of skills to episodes, for the information that chance would show.
 STILL = 0.1  # Mean absolute speed of the joints below which a robot holds a pose, rad/s.
 APART = ("jaco",)  # Domains in which a task changes the scene: the brick lies elsewhere.
@@ -53,11 +54,11 @@ class Episodes(NamedTuple):
     """Rewards by task; none in a maze."""
     place: Float[np.ndarray, "skills episodes states axes"]
     """Walker: x of the torso, m. Quadruped: x, y of the torso, m. Jaco: the fingers' pinch point, m. Maze: x, y.
-    Others: x, y of a MuJoCo model's first body, m; no axes if there is no such model."""
+    Others: the numbers of the observation that are named, or x, y of a MuJoCo model's first body, m; else no axes."""
     joint_speed: Float[np.ndarray, "skills episodes steps"] | None
     """Mean absolute speed of the robot's hinges, rad/s."""
     step_seconds: float
-    """Seconds per control step; 1 in a maze, where speed is in cells per step, and if it is not known."""
+    """Seconds per control step; 1 in a maze, where speed is in cells per step, and if it is not known, as elsewhere."""
     diverged: Bool[np.ndarray, "skills episodes"]
     """Episodes in which MuJoCo gave up: the last good state is repeated, and earns nothing."""
     length: Int[np.ndarray, "skills episodes"] | None = None
@@ -106,6 +107,8 @@ class Wanted(NamedTuple):
     """Is told how many steps were done."""
     vision: Vision | None = None
     """The camera, if the policy sees images."""
+    position: Sequence[int] = ()
+    """Which numbers of an observation say where it is, in environments from outside the package."""
 
     @property
     def skill(self) -> Float[np.ndarray, "n dim"]:
@@ -129,15 +132,16 @@ def rollout(
     episode_length: int | None = None,
     advance: Callable[[int], None] | None = None,
     vision: Vision | None = None,
+    position: Sequence[int] = (),
 ) -> Episodes:
     """Plays episodes of every skill in an environment (`walker`, `walker_run`, `square_a`), with the rewards of `tasks`
     (default: all).
 
     If a task changes the scene, each task is simulated separately, and everything but the rewards comes from the first.
     `advance` gets the number of steps that were done. With a `vision` the policy sees images; what is measured is the
-    same.
+    same. `position` are the numbers of an observation that say where it is, in an environment from outside the package.
     """
-    wanted = Wanted(policy, skills, episodes, seed, episode_length, advance, vision)
+    wanted = Wanted(policy, skills, episodes, seed, episode_length, advance, vision, position)
     if env in maze.names():
         return maze_rollout(env, wanted)
     if is_external(env):
@@ -177,11 +181,12 @@ def external_rollout(env: str, wanted: Wanted) -> Episodes:
                 wanted.advance(len(skill))
             if over.all():
                 break
-    count = len(wanted.skills)
+    count, seen = len(wanted.skills), np.stack(obs, axis=1)
+    place = seen[..., list(wanted.position)].astype(np.float64) if wanted.position else np.stack(places, axis=1)
     return Episodes(
-        _by_skill(np.stack(obs, axis=1), count),
+        _by_skill(seen, count),
         {env: _by_skill(np.stack(rewards, axis=1), count)},
-        _by_skill(np.stack(places, axis=1), count),
+        _by_skill(place, count),
         None,
         1.0,
         np.zeros((count, wanted.episodes), bool),
@@ -329,9 +334,10 @@ def zero_shot(done: Episodes, names: Sequence[Any]) -> list[Row]:
     return rows
 
 
-def per_skill(done: Episodes, env: str, names: Sequence[Any]) -> list[Row]:
-    """One row per skill: cells visited, and means over its episodes of how far and how much it moves."""
+def per_skill(done: Episodes, env: str, names: Sequence[Any], square: float = SQUARE) -> list[Row]:
+    """One row per skill: cells or squares visited, and means over its episodes of how far and how much it moves."""
     gridded = not is_external(env)
+    placed = not gridded and done.place.shape[-1] > 0
     cells = cells_of(env, done.obs) if gridded else None
     net = done.place[:, :, -1] - done.place[:, :, 0]
     path = np.linalg.norm(np.diff(done.place, axis=2), axis=-1).sum(-1)
@@ -341,6 +347,8 @@ def per_skill(done: Episodes, env: str, names: Sequence[Any]) -> list[Row]:
         row: Row = {"skill": name}
         if cells is not None:
             row["cells"] = len(np.unique(cells[number]))
+        if placed:
+            row["squares"] = squares(done.place[number], square)
         if done.place.shape[-1]:
             row["distance"] = float(np.linalg.norm(net[number], axis=-1).mean())
         if done.place.shape[-1] and gridded:
@@ -356,12 +364,20 @@ def per_skill(done: Episodes, env: str, names: Sequence[Any]) -> list[Row]:
     return rows
 
 
-def summary(done: Episodes, env: str) -> Row:
+def squares(place: Float[np.ndarray, "*batch axes"], side: float) -> int:
+    """How many squares of a plane, or pieces of a line, were visited."""
+    return len(np.unique(np.floor(place.reshape(-1, place.shape[-1]) / side), axis=0))
+
+
+def summary(done: Episodes, env: str, square: float = SQUARE) -> Row:
     """One row for all skills together. What needs two skills, or two episodes of each, is NaN without them."""
     skills, episodes, states = done.obs.shape[:3]
-    each = per_skill(done, env, range(skills))
+    each = per_skill(done, env, range(skills), square)
     row: Row = {"skills": skills, "episodes": episodes}
-    if not is_external(env):  # Nobody knows which cells would be fair to count in an external environment.
+    if "squares" in each[0]:
+        row["squares"] = squares(done.place, square)
+        row["squares_per_skill"] = float(np.mean([one["squares"] for one in each]))
+    if not is_external(env):  # Nobody knows which cells of other numbers would be fair to count elsewhere.
         row["cells"] = len(np.unique(cells_of(env, done.obs)))
         reachable = grid_of(env).reachable
         if reachable is not None:
@@ -370,7 +386,7 @@ def summary(done: Episodes, env: str) -> Row:
         row |= information(env, done.obs[:, :, 1:])
     chosen = np.linspace(1, states - 1, min(STATES, states - 1)).round().astype(int)
     row |= accuracies(standardised(done.obs[:, :, chosen].astype(np.float64)))
-    moved = [name for name in each[0] if name not in ("skill", "cells", "velocity")]
+    moved = [name for name in each[0] if name not in ("skill", "cells", "squares", "velocity")]
     row |= {name: float(np.mean([one[name] for one in each])) for name in moved}
     return row if done.joint_speed is None else row | {"diverged": int(done.diverged.sum())}
 

@@ -26,8 +26,8 @@ from becl.options.looking import (
     TrajectoriesOptions,
     VideoOptions,
 )
-from becl.options.training import Encoder as Encoder
 from becl.options.training import (
+    ControlOptions,
     EncoderWeightsOptions,
     FinetuneOptions,
     MazeOptions,
@@ -35,6 +35,7 @@ from becl.options.training import (
     ResumeOptions,
     SweepOptions,
 )
+from becl.options.training import Encoder as Encoder
 from becl.options.training import Precision as Precision
 from becl.specs import parse
 
@@ -44,6 +45,7 @@ OPTIONS: dict[str, type] = {
     "maze": MazeOptions,
     "pretrain": PretrainOptions,
     "finetune": FinetuneOptions,
+    "control": ControlOptions,
     "evaluate": EvaluateOptions,
     "reach": ReachOptions,
     "gallery": GalleryOptions,

@@ -9,6 +9,7 @@ from becl.options.fields import (
     Folder,
     Group,
     Method,
+    Parts,
     Pixels,
     Positional,
     Run,
@@ -30,6 +31,8 @@ class EvaluateOptions:
         becl evaluate runs/pretrain-walker-becl
         # some skills only, and nothing but the walking task
         becl evaluate runs/pretrain-walker-becl --skills 0 3 --task walker_walk
+        # where the hand of an arm goes, in squares of 10 cm
+        becl evaluate runs/arm --position hand --square 0.1
     """
 
     run: Annotated[Run, Positional]
@@ -44,6 +47,11 @@ class EvaluateOptions:
     """Which skills to measure, by number (default: all; for continuous skills, 16 fixed draws)."""
     seeds: SomeSeeds = None
     """Which seeds of the run: how many (5: seeds 0 to 4), a range (100:105), or a list (3,7,9) (default: all)."""
+    position: Annotated[Parts, Group("Environments from outside becl")] = None
+    """Which numbers of an observation say where it is, by place (0:2) or name (hand) (default: a part named position,
+    xy or achieved_goal; else x and y of a MuJoCo model)."""
+    square: float = 1.0
+    """Side of the squares in which places are counted, in the position's own unit."""
     out: Annotated[Folder | None, Group("Output")] = None
     """Folder for the results (default: RUN/evaluation)."""
     trust: Trust = False
@@ -212,6 +220,9 @@ class TrajectoriesOptions:
     """Which saved networks to use, by steps of pretraining (default: the last snapshot)."""
     episodes: int = 10
     """Episodes per skill. All skills start from the same states."""
+    position: Parts = None
+    """In environments from outside becl: which numbers of an observation say where it is, by place (0:2) or name (hand)
+    (default: a part named position, xy or achieved_goal; else x and y of a MuJoCo model)."""
     trust: Trust = False
     """Run the code of the environment that the folder names, where that is from outside becl (py:, gym:MODULE/ID)."""
 

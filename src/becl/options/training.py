@@ -154,6 +154,65 @@ class FinetuneOptions:
 
 
 @dataclass(frozen=True)
+class ControlOptions:
+    """Put frozen skills to use: a controller learns, by a task's reward, which skill acts when.
+
+    Examples:
+        # all tasks of the robot; a decision every 100 steps
+        becl control runs/pretrain-walker-becl --interval 100
+        # a skill acts until another is clearly better
+        becl control runs/pretrain-walker-becl --task walker_walk --stop learned
+        # another environment, whose observation begins with the same numbers
+        becl control runs/ant --task gym:becl/AntGoals-v0
+    """
+
+    run: Annotated[Run, Positional]
+    """Folder of `becl pretrain`, of a method with skills."""
+    task: Annotated[tuple[str, ...], Group("What to learn")] = ("all",)
+    """Tasks of the run's robot or environment (walker_run), all of them, or another environment with the same actions
+    whose observation begins with the same numbers."""
+    stop: Literal["decision", "learned"] = "decision"
+    """When a skill stops: at every decision, where another may follow, or when another is worth so much more that
+    changing pays (learned)."""
+    interval: Steps | None = None
+    """Steps between decisions (default: 50; with --stop learned, 10)."""
+    switch_cost: float | None = None
+    """With --stop learned: what changing the skill costs, in rewards of a step (default: 0.05)."""
+    seeds: SomeSeeds = None
+    """Which seeds of the run to use: how many (5: seeds 0 to 4), a range (100:105), or a list (3,7,9)
+    (default: all)."""
+    snapshot: Steps | None = None
+    """Which saved networks to use, by steps of pretraining (default: the last snapshot)."""
+    steps: Annotated[Steps, Group("How long, and how it is scored")] = 100_000
+    """Environment steps per run; 0 only evaluates."""
+    eval_every: Steps = 10_000
+    """Steps between evaluations."""
+    eval_episodes: int = 10
+    """Episodes per evaluation."""
+    final_episodes: int | None = None
+    """Episodes for the final score, from the same starting states for every method (default: 50)."""
+    beside: tuple[Folder, ...] = ()
+    """Also show the final scores in these folders of `becl finetune`, such as one from scratch."""
+    envs: Annotated[int | None, Group("Sizes and speed")] = None
+    """Environments per run, stepped together, 8 at most (default: as in pretraining)."""
+    precision: Precision | None = None
+    """Precision of matrix products (default: as in pretraining). Weights and optimisers stay float32."""
+    set: Annotated[Settings, Group("Details of the controller")] = ()
+    """Any other option, for example learner.epsilon=0.2 random_steps=10. --set may be repeated, but each option is set
+    once."""
+    checkpoint_every: Annotated[Steps, Group("Output")] = 25_000
+    """Steps per run between checkpoints."""
+    wandb: Project | None = None
+    """Also log to this Weights & Biases project."""
+    out: Folder | None = None
+    """Folder for results (default: runs/control-DOMAIN-METHOD). The same command continues a stopped run."""
+    dry_run: Annotated[bool, Group("Before it starts")] = False
+    """Only show the resolved configuration and the memory it needs."""
+    trust: Trust = False
+    """Run the code of the environment that the folder names, where that is from outside becl (py:, gym:MODULE/ID)."""
+
+
+@dataclass(frozen=True)
 class EncoderWeightsOptions:
     """Make the file of frozen weights that --encoder pieg needs, of weights that you have.
 

@@ -8,11 +8,12 @@ Up to three figures as PNG and SVG under --out:
     features        BeCL only: the features of states on the unit sphere, by skill
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jaxtyping import Float
 
 from becl.envs import maze
 from becl.envs.external import is_external
@@ -34,17 +35,17 @@ if TYPE_CHECKING:
 STATES = 40  # Of an episode, evenly spaced, whose features are drawn.
 
 
-def draw(look: Look, out: Path, episodes: int) -> int:
-    """Plays, draws and writes."""
+def draw(look: Look, out: Path, episodes: int, position: Sequence[int] = ()) -> int:
+    """Plays, draws and writes; `position` as in `rollout`."""
     print(f"{look.title} · {counted(len(look.names), 'skill')} × {counted(episodes, 'episode')} · {out}/", flush=True)
     learner, objective = load_snapshot(look.pretraining, look.path)
     with progress(len(look.names) * episodes * look.pretraining.run.env.episode_length, "steps") as bar:
         done = rollout(learner.actor, look.env, look.vectors, episodes, tasks=tasks_in_one_scene(look.env),
                        episode_length=look.pretraining.episode_length, advance=bar.advance,
-                       vision=look.pretraining.run.vision)  # fmt: skip
+                       vision=look.pretraining.run.vision, position=position)  # fmt: skip
     check_writable(out)
     if not done.place.shape[-1]:
-        print(f"no trajectories: {look.env} has no body whose place is known (a MuJoCo model's has)")
+        print(f"no trajectories: where {look.env} is, is not known (of MuJoCo models it is); name it with --position")
     for name, figure in figures_of(look, done, learner, objective):
         for path in save(figure, out / name):
             print(path)
@@ -63,7 +64,7 @@ def figures_of(look: Look, done: Episodes, learner: Any, objective: Any) -> Iter
         panel = Panel("", title, done.place, maze.geometry(env), look.names)
         yield "trajectories", panels([panel], 1, width=COLUMN_WIDTH)
     elif done.place.shape[-1]:
-        yield "trajectories", skill_paths(done.place, done.step_seconds, look.names, title)
+        yield "trajectories", skill_paths(moving(done.place), done.step_seconds, look.names, title)
     if not is_external(env):
         grid = grid_of(env)
         coordinates = grid.coordinates(done.obs.reshape(-1, done.obs.shape[-1]))
@@ -73,6 +74,12 @@ def figures_of(look: Look, done: Episodes, learner: Any, objective: Any) -> Iter
     found = features_of(look, done, learner, objective)
     if found is not None:
         yield "features", feature_sphere(found, look.names, title)
+
+
+def moving(place: Float[np.ndarray, "*batch axes"]) -> Float[np.ndarray, "*batch moving"]:
+    """The first two axes; the first alone where nothing moves along the second, as in robots that live in a plane."""
+    flat = place[..., :2]
+    return flat[..., :1] if flat.shape[-1] == 2 and not np.ptp(flat[..., 1]) else flat
 
 
 def features_of(look: Look, done: Episodes, learner: Any, objective: Any) -> np.ndarray | None:

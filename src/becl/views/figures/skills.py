@@ -39,7 +39,7 @@ def skill_paths(
         points = (seconds, mean[:, 0]) if along_a_line else (mean[:, 0], mean[:, 1])
         axes.plot(*points, color=palette[name], linewidth=1.6, solid_capstyle="round")
     if along_a_line:
-        axes.set(xlabel="time (s)", ylabel="x from the start (m)")
+        axes.set(xlabel="time (s)" if step_seconds != 1 else "steps", ylabel="x from the start (m)")
         axes.margins(x=0)
     else:
         axes.set(xlabel="x from the start (m)", ylabel="y from the start (m)")
