@@ -5,6 +5,7 @@
     python -m benchmarks.pretrain --full becl --env jaco --seeds 1 8 --precision bf16 tf32
     python -m benchmarks.pretrain --full becl --seeds 8 --kernels 40    where a GPU's time goes in an update
     python -m benchmarks.pretrain becl rnd becl+rnd --processor         what an update costs a machine that is busy
+    python -m benchmarks.pretrain becl --encoder cnn pieg cached    from images; pieg needs `becl encoder-weights`
 
 An update is one of the learner with the fits of the objective before it, amortised over those of one step of all
 environments. Rates vary between machines; compare the ratios.
@@ -18,10 +19,12 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 
+from becl.experiments.memory import memory, size
 from becl.experiments.pretraining import Pretraining, make_pretraining, seed_keys
 from becl.experiments.trial import time_loop, trial_of
 from becl.learning.offpolicy import Outcome
@@ -30,6 +33,15 @@ from becl.objectives import METHODS
 from becl.options import PretrainOptions
 from becl.runs.provenance import device_name
 
+SMALL = ("replay.capacity=20000",)
+SMALL_IMAGES = ("batch=32", "replay.capacity=20000", "vision.size=32")
+ENCODERS = {
+    "states": {},
+    "cnn": {"pixels": True},
+    "pieg": {"pixels": True, "encoder": "pieg"},
+    "cached": {"pixels": True, "encoder": "pieg", "set": ("vision.encoder.statistics=fixed", "vision.shift=0")},
+}
+"""What is learned from: states, images, or features of images that are kept; options of each."""
 REPEATS = 5
 
 
@@ -42,7 +54,7 @@ def time_update(
     parts = programs(run, usable_devices(seeds))
     state, choice = parts.init(seed_keys(planned.seeds))
     rng = np.random.default_rng(0)
-    observations = rng.normal(size=(2, seeds, run.envs, run.env.obs_dim)).astype(np.float32)
+    observations = rng.uniform(0, 255, (2, seeds, run.envs, *run.obs.shape)).astype(run.obs.dtype)
     nothing = np.zeros((seeds, run.envs), np.float32)
     outcome = Outcome(observations[0], observations[1], nothing, nothing > 0, nothing > 0)
     for _ in range(run.replay.nstep + 1):
@@ -112,29 +124,49 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--precision", nargs="+", default=["auto"])
     parser.add_argument("--envs", type=int, default=None)
+    parser.add_argument(
+        "--encoder", nargs="+", choices=ENCODERS, default=["states"], help="states, or what sees images"
+    )
+    parser.add_argument("--encoder-weights", type=Path, default=None)
     parser.add_argument("--kernels", type=int, default=0, metavar="N", help="print the N slowest kernels of an update")
     parser.add_argument("--hidden", type=int, default=64, help="width of a laptop's networks")
     parser.add_argument("--batch", type=int, default=128, help="of a laptop's sizes")
     parser.add_argument("--processor", action="store_true", help="processor time of an update, and nothing else")
     args = parser.parse_args()
-    sizes = {} if args.full else {"hidden": args.hidden, "set": (f"batch={args.batch}", "replay.capacity=20000")}
     print(f"{args.env} · {device_name()} · jax {jax.__version__} · {'URLB sizes' if args.full else 'small networks'}")
-    what = (
-        "processor time, µs an update and seed |" if args.processor else "µs an update and seed | environment steps/s |"
+    timed = "processor time, µs an update and seed" if args.processor else "µs an update and seed"
+    heads = [
+        "method",
+        "precision",
+        "seeds",
+        timed,
+        *([] if args.processor else ["environment steps/s"]),
+        "compiling, s",
+    ]
+    heads += [] if args.encoder == ["states"] else ["memory"]
+    print("\n| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|")
+    clock = time.process_time if args.processor else time.perf_counter
+    for method, sees, precision, count in itertools.product(args.methods, args.encoder, args.precision, args.seeds):
+        planned = planned_run(args, method, sees, precision, count)
+        update, compiling = time_update(planned, args.kernels, clock)
+        rate = () if args.processor else (f"{time_loop(planned):,.0f}",)
+        needs = () if args.encoder == ["states"] else (size(memory(planned.run, count).total),)
+        name = method if sees == "states" else f"{method}-{sees}"
+        cells = (name, precision, count, f"{update / count * 1e6:,.0f}", *rate, f"{compiling:.0f}", *needs)
+        print("| " + " | ".join(map(str, cells)) + " |", flush=True)
+
+
+def planned_run(args: argparse.Namespace, method: str, sees: str, precision: Any, seeds: int) -> Pretraining:
+    options: dict[str, Any] = dict(ENCODERS[sees])
+    settings = () if args.full else (f"batch={args.batch}", *SMALL) if sees == "states" else SMALL_IMAGES
+    options["set"] = (*settings, *options.get("set", ()))
+    if "encoder" in options:
+        options["encoder_weights"] = args.encoder_weights
+    if not args.full:
+        options["hidden"] = args.hidden
+    return make_pretraining(
+        PretrainOptions(args.env, method, tuple(range(seeds)), precision=precision, envs=args.envs, **options)
     )
-    print(f"\n| method | precision | seeds | {what} compiling, s |")
-    print("|" + "---|" * (5 if args.processor else 6))
-    for method in args.methods:
-        for precision in args.precision:
-            for count in args.seeds:
-                planned = make_pretraining(
-                    PretrainOptions(args.env, method, tuple(range(count)), precision=precision, envs=args.envs, **sizes)
-                )
-                clock = time.process_time if args.processor else time.perf_counter
-                update, compiling = time_update(planned, args.kernels, clock)
-                rate = () if args.processor else (f"{time_loop(planned):,.0f}",)
-                cells = (method, precision, count, f"{update / count * 1e6:,.0f}", *rate, f"{compiling:.0f}")
-                print("| " + " | ".join(map(str, cells)) + " |", flush=True)
 
 
 if __name__ == "__main__":

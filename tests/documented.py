@@ -82,6 +82,8 @@ NOT_RUN = {
     "becl gallery": "serves until it is stopped; with --export it is run",
 }
 
+WEIGHTS = "resnet18-f37072fd.pth"
+"""A file that people have; here it has the names and shapes of the true one."""
 GOOD = {"doctor": (0, 1)}  # 1 where something on this machine is broken.
 # Packages that nothing else needs: without them, blocks that import them are only compiled.
 OPTIONAL = ("onnxruntime",)
@@ -125,6 +127,8 @@ def shrink(command: str, options: dict[str, Any]) -> dict[str, Any]:
         if command == "finetune" and name == "hidden" and "scratch" not in options:
             continue  # The networks are as wide as they were pretrained.
         small[name] = min(int(options.get(name, most)), most)
+    if command == "resume" and "steps" in options:
+        small["steps"] = 2 * STEPS
     if "snapshot" in options:
         small["snapshot"] = STEPS
     if command in ("pretrain", "maze") or "seeds" in options:
@@ -369,6 +373,8 @@ def fetch(place: str) -> None:
     top = Path(place).parts[:1]
     if top in (("results",), ("examples",)) and not Path(top[0]).exists():
         shutil.copytree(ROOT / top[0], top[0])
+    if place == WEIGHTS:
+        shutil.copy(ROOT / "tests" / "golden" / "resnet18.pth", place)
 
 
 def output_of(command: str, alone: list[str], options: dict[str, Any]) -> str | None:
@@ -379,7 +385,7 @@ def output_of(command: str, alone: list[str], options: dict[str, Any]) -> str | 
         return options["out"]
     if command == "theory":
         return "runs/theory"
-    seen = ["pixels"] if "pixels" in options else []
+    seen = (["pixels"] if "pixels" in options else []) + ([options["encoder"]] if "encoder" in options else [])
     if command == "pretrain":
         return f"runs/{folder_name('pretrain', alone[0], options.get('method', 'becl'), *seen)}"
     if command == "maze":
@@ -389,7 +395,9 @@ def output_of(command: str, alone: list[str], options: dict[str, Any]) -> str | 
         if ":" in str(options.get("task")):
             config["env"] = options["task"]
         domain = config["env"] if ":" in config["env"] else config["env"].partition("_")[0]
-        seen = ["pixels"] if "vision" in config["run"] and ":" not in domain else []
+        vision = config["run"].get("vision", {})
+        seen = ["pixels"] if vision and ":" not in domain else []
+        seen += ["pieg"] if vision.get("encoder", {}).get("spec") == "PIEG" else []
         return f"runs/{folder_name(command, domain, config['method'], *seen)}"
     task = options["task"] if isinstance(options["task"], str) else options["task"][0]
     return f"runs/{folder_name('finetune', task.partition('_')[0], 'ddpg', *seen)}"

@@ -20,9 +20,19 @@ from becl.views.gallery import server as gallery_server
 from becl.views.gallery.gate import open_gate
 from becl.views.gallery.numbers import Numbers, kept, label, numbers_of, table
 from becl.views.gallery.page import Page
-from becl.views.gallery.scene import MARGIN, MazeStage, RobotStage, angles_of, extent, layout_of, moves
+from becl.views.gallery.scene import (
+    MARGIN,
+    MazeStage,
+    RobotStage,
+    angles_of,
+    extent,
+    layout_of,
+    moves,
+    stage_of,
+)
 from becl.views.gallery.shapes import parts_of
 from becl.views.poses import Bodies, Motion, bodies_of, look_at, motion_of
+from becl.views.seen import SeenMoments
 
 
 class Handle:
@@ -49,6 +59,10 @@ class Scene:
 
     def add_line_segments(self, name, points, color, **rest) -> Handle:
         self.things[name] = Handle(points=points, color=color, visible=True, **rest)
+        return self.things[name]
+
+    def add_image(self, name, image, width, height, **rest) -> Handle:
+        self.things[name] = Handle(image=image, visible=True, **rest)
         return self.things[name]
 
     def add_box(self, name, **rest) -> Handle:
@@ -114,6 +128,18 @@ class TestRobotStage:
         stage.pick(None)
         assert all(scene.things[f"/label-{i}"].visible for i in range(3))
         assert scene.things["/part-0"].batched_scales.tolist() == [1, 1, 1]
+
+    def test_screens_show_what_was_seen_last(self):
+        motion, scene = random_motion("walker", skills=2, frames=7), Scene()
+        pictures = np.random.default_rng(0).integers(0, 256, (2, 3, 8, 8, 3), np.uint8)
+        stage = stage_of(scene, motion, ["a", "b"], SeenMoments(pictures, np.array([0, 3, 6])))
+        for frame, moment in enumerate([0, 0, 0, 1, 1, 1, 2]):
+            stage.show(frame)
+            for skill in range(2):
+                np.testing.assert_array_equal(scene.things[f"/screen-{skill}"].image, pictures[skill, moment])
+        stage.pick(1)
+        assert [scene.things[f"/screen-{skill}"].visible for skill in range(2)] == [False, True]
+        assert not scene.things["/label-1"].visible
 
     def test_all_squares_are_seen_whatever_the_windows_shape(self):
         stage = RobotStage(Scene(), random_motion("walker", skills=7), [""] * 7)

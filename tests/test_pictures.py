@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from becl import envs
-from becl.envs.pictures import Pictures, in_numbers
+from becl.envs.pictures import CameraEye, Pictures, in_numbers
 from becl.envs.simulations import Simulations
 from becl.envs.spec import Images
 
@@ -31,7 +31,7 @@ class Marks:
 
 def seen(num_envs: int = 3, stack: int = 3, repeat: int = 2, length: int = LENGTH, seed: int = 0) -> Pictures:
     inner = envs.make("walker", num_envs, seed, episode_length=length)
-    return Pictures(inner, [inner], Marks(), Images(SIZE, SIZE, 3, stack), repeat)
+    return Pictures(inner, CameraEye([inner], Marks()), Images(SIZE, SIZE, 3, stack), repeat)
 
 
 def actions(count: int, num_envs: int = 3, seed: int = 0) -> np.ndarray:
@@ -69,7 +69,7 @@ def test_what_is_seen_is_what_simulations_without_a_camera_go_through():
         np.testing.assert_array_equal(step.obs, np.concatenate(history, -1))
         np.testing.assert_array_equal(told.obs, pictures.numbers)
     pictures.close()
-    assert pictures.frames.closed  # type: ignore[attr-defined]
+    assert pictures.eye.frames.closed  # type: ignore[attr-defined]
 
 
 def test_an_episode_may_end_between_repetitions():
@@ -106,7 +106,7 @@ def test_it_goes_on_from_its_state_bit_for_bit():
 
 def test_where_mujoco_gives_up_the_last_good_pose_is_seen():
     inner = envs.make("walker", 2, 0, episode_length=LENGTH)
-    pictures = Pictures(inner, [inner], Marks(), Images(SIZE, SIZE, 3, 2), repeat=1)
+    pictures = Pictures(inner, CameraEye([inner], Marks()), Images(SIZE, SIZE, 3, 2), repeat=1)
     pictures.reset()
     step = pictures.step(actions(1, 2)[0])
     inner._batch.bind("qvel")[0] = np.nan
@@ -123,11 +123,11 @@ def test_rays_draw_what_the_simulations_do():
 
     inner = envs.make("walker", 2, 0)
     frames = make_frames(envs.DOMAINS["walker"], 16)
-    pictures = Pictures(inner, [inner], frames, Images(16, 16, 3, 2), repeat=2)
+    pictures = Pictures(inner, CameraEye([inner], frames), Images(16, 16, 3, 2), repeat=2)
     first = np.asarray(pictures.reset())
     step = pictures.step(actions(1, 2)[0])
     assert first.shape == (2, 16, 16, 6)
-    assert pictures.spec == (16 * 16 * 6, 6, 500)
+    assert pictures.spec == (16 * 16 * 6, 6, 500, False)
     np.testing.assert_array_equal(np.asarray(step.obs)[..., :3], first[..., -3:])
     np.testing.assert_array_equal(np.asarray(step.obs)[..., 3:], frames.draw(np.asarray(inner.qpos)))
     assert (first[0] != first[1]).any()

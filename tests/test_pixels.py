@@ -10,15 +10,19 @@ import pytest
 import safetensors.numpy
 
 from becl.commands.cli import main
+from becl.experiments.environments import make_envs
 from becl.experiments.finetuning import load_finetuning
 from becl.experiments.pretraining import load_pretraining, make_pretraining
 from becl.experiments.snapshots import load_snapshot, snapshot_path
 from becl.learning.ddpg import DDPG
 from becl.learning.seeing import Vision
+from becl.measure.skills import STARTS
 from becl.objectives import METHODS
-from becl.options import PretrainOptions
+from becl.options import FilmstripOptions, PretrainOptions
 from becl.runs import session as session_file
 from becl.runs.result import identity
+from becl.views.filmstrip import looks_of, rows_of
+from becl.views.rendering import choose_renderer
 
 LENGTH = 40  # Of the walker's episodes here: 20 steps of two frames.
 SEEN = ["vision.size=16", "vision.encoder.filters=4", "vision.encoder.layers=2"]
@@ -147,7 +151,7 @@ def planned(method: str = "becl", *settings: str, **options):
 def test_sizes_are_urlbs():
     run = planned()
     assert run.vision == Vision()
-    assert run.env == (39_200, 6, LENGTH // 2)
+    assert run.env == (39_200, 6, LENGTH // 2, False)
     assert (run.batch, run.replay.nstep, run.random_steps) == (256, 1, 2000)
     assert run.updates * 2 == run.envs
     for method, width in (("becl", 50), ("cic", 1024)):
@@ -180,7 +184,10 @@ def test_every_method_has_a_row_in_the_table_of_who_trains_the_encoder():
 
 REFUSED = {
     "a maze": (["square_a", "--pixels"], "--pixels: square_a is a maze"),
-    "an environment that cannot be drawn": (["gym:Pendulum-v1", "--pixels"], "--pixels: gym:Pendulum-v1 is not drawn"),
+    "an environment that cannot be drawn": (
+        ["gym:Pendulum-v1", "--pixels"],
+        "no observation of gym:Pendulum-v1 is an image",
+    ),
     "an encoder without images": (["walker", "--encoder", "cnn"], "--encoder cnn: for images; add --pixels"),
     "a size without images": (["walker", "--set", "vision.size=32"], "vision.size=32: for images; add --pixels"),
     "images that are too small": (["walker", "--pixels", "--set", "vision.size=10"], "needs images of 15 pixels"),
@@ -231,3 +238,24 @@ def test_the_replays_size_comes_first_and_how_to_make_it_smaller(tmp_path, monke
     monkeypatch.setattr("becl.experiments.memory.available_memory", lambda: 10**10)
     assert main(["pretrain", "walker", "--pixels", "--dry-run"]) == 2
     assert "--set replay.capacity=365000 fits" in capsys.readouterr().err
+
+
+# --- What is shown ----------------------------------------------------------------------------------------------------
+
+
+def test_a_filmstrip_shows_what_the_agent_saw(run, tmp_path):
+    """Below each row, in the agent's own pixels: at the start, what an environment begins with."""
+    options = FilmstripOptions((run,), skills=(1,), frames=3, steps=6, size=32, out=tmp_path / "strip.png")
+    (look,) = looks_of(options)
+    rows = rows_of([look], choose_renderer("rays"), options)
+    assert [(label, len(pictures)) for label, pictures, _ in rows] == [("skill 1", 3), ("as seen", 3)]
+    vision = load_pretraining(run).run.vision
+    assert vision is not None
+    begun = np.asarray(make_envs("walker", 1, [STARTS], vision).reset())[0, ..., -3:]
+    np.testing.assert_array_equal(rows[1][1][0], np.kron(begun, np.ones((2, 2, 1), np.uint8)))
+    assert (rows[1][1][2] != rows[1][1][0]).any()
+    assert (
+        main(["filmstrip", str(run), "--frames", "2", "--steps", "4", "--size", "32", "--out", str(options.out)]) == 0
+    )
+    assert options.out is not None
+    assert options.out.exists()

@@ -18,7 +18,7 @@ def images():
 
 @pytest.fixture(scope="module")
 def network():
-    net = CNN_SMALL.init(jax.random.key(0), 6)
+    net = CNN_SMALL.init(jax.random.key(0), SIZE, 2)
     noise = jax.random.normal(jax.random.key(1), (len(net.layers), CNN_SMALL.filters))
     layers = tuple(type(layer)(layer.weight, 0.1 * bias) for layer, bias in zip(net.layers, noise, strict=True))
     return type(net)(layers)
@@ -75,14 +75,14 @@ def test_vmapped_over_weights_there_is_no_grouped_convolution(network, images):
 def test_sizes_are_urlbs():
     cnn = CNN()
     assert cnn.features(84) == 39_200
-    shapes = jax.eval_shape(lambda: cnn.init(jax.random.key(0), 9))
+    shapes = jax.eval_shape(lambda: cnn.init(jax.random.key(0), 84, 3))
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == 30_368
     assert cnn.side(cnn.smallest) == 1
     assert cnn.side(cnn.smallest - 1) < 1
 
 
 def test_weights_start_orthogonal_with_the_gain_of_relu():
-    for layer in CNN().init(jax.random.key(0), 9).layers:
+    for layer in CNN().init(jax.random.key(0), 84, 3).layers:
         np.testing.assert_allclose(layer.weight.T @ layer.weight, 2 * np.eye(32), atol=1e-4)
         assert not layer.bias.any()
 

@@ -22,7 +22,7 @@ HELP = {
     "control": "put frozen skills to use: learn which of them acts when",
     "evaluate": "measure what skills do: returns, coverage, distinctness",
     "reach": "lead to goals without training (METRA and its family)",
-    "gallery": "look at all skills side by side in 3D, in a browser or one file",
+    "gallery": "look at all skills side by side in 3D, in a browser or a file",
     "video": "film the skills: an mp4 and a GIF of each, and of all together",
     "filmstrip": "draw an episode as one picture: a row per skill or method",
     "trajectories": "draw where skills go and which states they cover",
@@ -31,6 +31,7 @@ HELP = {
     "resume": "continue a run that was stopped",
     "export": "write a skill's policy as npz, safetensors or ONNX",
     "plot": "draw learning curves of pretraining runs",
+    "encoder-weights": "make the file of frozen weights for --encoder pieg",
     "envs": "show the environments",
     "methods": "show the methods and their options",
     "theory": "check the paper's theorems numerically",
@@ -38,7 +39,7 @@ HELP = {
     "completion": "print the script that completes words in bash, zsh or fish",
 }
 
-WITHOUT_METHODS = ("envs", "theory", "doctor")
+WITHOUT_METHODS = ("encoder-weights", "envs", "theory", "doctor")
 TRAINING = ("maze", "pretrain", "finetune", "control", "sweep", "resume")
 """Commands that go on, and succeed, where nobody listens."""
 SHOWING = ("envs", "methods", "doctor", "completion")
@@ -46,7 +47,7 @@ SHOWING = ("envs", "methods", "doctor", "completion")
 
 
 def usage() -> str:
-    commands = "\n".join(f"  {name:<14}{text}" for name, text in HELP.items())
+    commands = "\n".join(f"  {name:<16}{text}" for name, text in HELP.items())
     return (
         "becl: skills without a reward, by behavior contrastive learning\n\n"
         f"usage: becl COMMAND [options]\n\n{commands}\n\n"
@@ -153,7 +154,7 @@ def run(name: str, options: Any, words: Sequence[str]) -> int:
     COMMAND.set(shlex.join(["becl", *words]))
     if isinstance(sys.stdout, Output):
         sys.stdout.loss = loss_of(name, options)
-    module = importlib.import_module(f"becl.commands.{name}")
+    module = importlib.import_module(f"becl.commands.{name.replace('-', '_')}")
     if heard():  # It waited for the import.
         raise KeyboardInterrupt
     return module.run(options)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from becl.commands.pretrain import loggers
 from becl.envs.external import is_external
+from becl.experiments.encoder_weights import encoder_of
 from becl.experiments.finetuner import check_memory, describe, run_finetuning
 from becl.experiments.finetuning import Finetuning, make_finetuning
 from becl.options import FinetuneOptions
@@ -41,4 +42,5 @@ def train(finetuning: Finetuning, options: FinetuneOptions, callbacks: Sequence[
 def folder_of(finetuning: Finetuning, options: FinetuneOptions) -> Path:
     seen = finetuning.run.vision is not None and not is_external(finetuning.env)
     words = ("finetune", finetuning.env, finetuning.method, *(("pixels",) if seen else ()))
+    words += ("pieg",) if encoder_of(finetuning.run) is not None else ()
     return options.out or Path("runs") / folder_name(*words)

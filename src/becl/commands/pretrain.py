@@ -35,6 +35,7 @@ def train(
 
 def folder_of(options: PretrainOptions) -> Path:
     words = ("pretrain", options.env, options.method, *(("pixels",) if options.pixels else ()))
+    words += ("pieg",) if options.encoder == "pieg" else ()
     return options.out or Path("runs") / folder_name(*words)
 
 

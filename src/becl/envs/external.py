@@ -17,9 +17,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Float32
+from jaxtyping import Float, Float32, Shaped, UInt8
 
 from becl.envs.dm_env import DmEnvironment
+from becl.envs.images import Image, find_image
 from becl.envs.simulations import Step, shared_seeds
 from becl.envs.spec import EnvSpec
 from becl.errors import UserError, unknown
@@ -39,25 +40,26 @@ class GymBatch:
 
     resumable = False
 
-    def __init__(self, make: Callable[[], Any], num_envs: int = 1, seed: int | Sequence[int] = 0):
-        """`make` gives a new environment."""
+    def __init__(self, make: Callable[[], Any], num_envs: int = 1, seed: int | Sequence[int] = 0, images: bool = False):
+        """`make` gives a new environment. With `images`, observations are the image that each has in it."""
         from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
         self.seeds = shared_seeds(seed, num_envs)
         self.num_envs = num_envs
         self._envs: Any = SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
-        self.layout = Layout(self._envs.single_observation_space)
+        self.space = self._envs.single_observation_space
+        self.layout: Layout | ImageLayout = ImageLayout(self.space) if images else Layout(self.space)
         self._actions = actions_of(self._envs.single_action_space)
         discrete = isinstance(self._actions, Choices)
         self.spec = EnvSpec(self.layout.size, self._actions.size, length_of(make), discrete)
         self._begun = 0
 
-    def reset(self) -> Float32[np.ndarray, "n o"]:
+    def reset(self) -> Shaped[np.ndarray, "n *o"]:
         """Begins the first episode of every copy."""
         self._begun = 0
         return self.restart()
 
-    def restart(self) -> Float32[np.ndarray, "n o"]:
+    def restart(self) -> Shaped[np.ndarray, "n *o"]:
         """Begins new episodes, different ones in each call."""
         each = self.num_envs // len(self.seeds)
         numbers = [
@@ -154,6 +156,24 @@ class Layout:
         from gymnasium.vector.utils import batch_space, iterate
 
         return np.stack([self.one(row) for row in iterate(batch_space(self._space, count), obs)])
+
+
+class ImageLayout:
+    """Takes the image out of observations."""
+
+    def __init__(self, space: Any):
+        found = find_image(space)
+        if found is None:
+            raise UserError("no part of the observation is an image")
+        self.image = found
+        self.size = found.height * found.width * 3
+        self.parts: dict[str, slice] = {}
+
+    def one(self, obs: Any) -> UInt8[np.ndarray, "h w 3"]:
+        return self.image.of(obs)
+
+    def batch(self, obs: Any, count: int) -> UInt8[np.ndarray, "n h w 3"]:
+        return np.array(self.image.of(obs))
 
 
 def _numbers(space: Any) -> int:
@@ -310,6 +330,7 @@ def hand_over(env: Any, name: str | None = None) -> str:
     name = name.removeprefix("py:")
     FACTORIES[name] = wrapped(env if callable(env) else copier(env))
     external_spec.cache_clear()  # The name may have stood for another one.
+    external_image.cache_clear()
     return f"py:{name}"
 
 
@@ -383,10 +404,21 @@ def external_parts(name: str) -> dict[str, slice]:
     return {part: place for part, place in batch.layout.parts.items() if part}
 
 
-def make_external(name: str, num_envs: int, seed: int | Sequence[int]) -> GymBatch:
+@functools.cache
+def external_image(name: str) -> Image | None:
+    """The image in an environment's observations, where there is one; refuses what is almost one."""
+    batch = make_external(name, 1, 0)
+    batch.close()
+    try:
+        return find_image(batch.space)
+    except UserError as error:
+        raise UserError(f"{name}: {error}") from None
+
+
+def make_external(name: str, num_envs: int, seed: int | Sequence[int], images: bool = False) -> GymBatch:
     make = maker_of(name)
     try:
-        return GymBatch(make, num_envs, seed)
+        return GymBatch(make, num_envs, seed, images)
     except UserError as error:
         raise UserError(f"{name}: {error}") from None
     except Exception as error:  # Environments may raise anything here: a missing package, a missing file.

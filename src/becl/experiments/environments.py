@@ -6,7 +6,7 @@ import gymnasium
 
 from becl import envs
 from becl.envs import maze
-from becl.envs.external import external_parts, external_spec, is_external, make_external
+from becl.envs.external import external_image, external_parts, external_spec, is_external, make_external
 from becl.envs.frames import make_frames
 from becl.envs.maze_batch import MazeBatch
 from becl.envs.spec import EnvSpec
@@ -22,7 +22,7 @@ def spec_of(env: str, vision: Vision | None = None) -> EnvSpec:
     """What networks get of an environment: its numbers or, of what is seen, an encoder's features."""
     if vision is not None:
         plain = spec_of(env)
-        return EnvSpec(vision.features, plain.action_dim, -(-plain.episode_length // vision.repeat))
+        return plain._replace(obs_dim=vision.features, episode_length=-(-plain.episode_length // vision.repeat))
     if is_external(env):
         return external_spec(env)
     if env in maze.names():
@@ -83,12 +83,30 @@ def check_seen(env: str) -> None:
     """Raises on environments that have no images."""
     if env in maze.names():
         raise UserError(f"--pixels: {env} is a maze, of which there are no images; {', '.join(envs.DOMAINS)} have them")
-    if is_external(env):
-        raise UserError(f"--pixels: {env} is not drawn here; {', '.join(envs.DOMAINS)} are")
+    if is_external(env) and external_image(env) is None:
+        raise UserError(f"--pixels: no observation of {env} is an image; {', '.join(envs.DOMAINS)} are drawn here")
+
+
+def shows_images(env: str) -> bool:
+    """Whether observations of somebody else's environment are images, which are seen without being asked for."""
+    return is_external(env) and external_image(env) is not None
+
+
+def seen_line(env: str, vision: Vision | None) -> str:
+    """What is seen of somebody else's environment, and what is not; nothing of others."""
+    image = external_image(env) if vision is not None and is_external(env) else None
+    if image is None or vision is None:
+        return ""
+    line = f"images: {image.height}×{image.width} of {env}"
+    if (image.height, image.width) != (vision.size, vision.size):
+        line += f", resized to {vision.size}×{vision.size} (vision.size)"
+    return line + (f"; not seen: {', '.join(image.others)}" if image.others else "")
 
 
 def check_drawn(env: str, vision: Vision) -> None:
     """Raises on robots that cannot be drawn in the way asked for, or not on this machine."""
+    if is_external(env):
+        return
     make_frames(envs.DOMAINS[env.partition("_")[0]], vision.size, vision.drawing).close()
 
 
@@ -98,9 +116,16 @@ def make_envs(
     """Makes `count` environments, shared equally by seeds. Episodes of mazes and robots may have a length that is not
     their own, unless they are seen."""
     if vision is not None:
-        return behind_camera(make_envs(env, count, seeds), vision)
+        return behind_camera(make_unseen(env, count, seeds, vision), vision)
+    return make_unseen(env, count, seeds, episode_length=episode_length)
+
+
+def make_unseen(
+    env: str, count: int, seeds: Sequence[int], vision: Vision | None = None, episode_length: int | None = None
+) -> Restorable:
+    """The same, without the camera that a vision would put in front of them."""
     if is_external(env):
-        return make_external(env, count, list(seeds))
+        return make_external(env, count, list(seeds), images=vision is not None)
     if env in maze.names():
         plan = maze.Maze(env) if episode_length is None else maze.Maze(env, episode_length=episode_length)
         return MazeBatch(plan, count, list(seeds))

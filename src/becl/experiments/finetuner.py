@@ -9,7 +9,8 @@ from typing import Any
 
 from becl.envs.external import is_external
 from becl.experiments import memory
-from becl.experiments.environments import make_envs
+from becl.experiments.encoder_weights import keep_weights
+from becl.experiments.environments import make_envs, make_unseen, seen_line
 from becl.experiments.finetuning import Finetuning, lane_keys
 from becl.experiments.judge import Judge
 from becl.experiments.lanes import MakeEnvironments, environments_of
@@ -60,6 +61,7 @@ class Finetuner:
         return self.finetuning.config()
 
     def open(self, stack: contextlib.ExitStack) -> Restorable:
+        keep_weights(self.run, self.out)
         environments = stack.enter_context(contextlib.closing(self._surroundings(self.run.envs)))
         testing = self._surroundings(self.finetuning.eval_episodes, EVALUATION_SEED)
         self._judge = stack.enter_context(contextlib.closing(Judge(self.finetuning, testing, self.keys)))
@@ -121,6 +123,8 @@ class Finetuner:
         finetuning, make, length = self.finetuning, self._make, self.finetuning.episode_length
         if length is not None:
             make = functools.partial(make, episode_length=length)
+        elif self.run.vision is not None and is_external(finetuning.env):
+            make = functools.partial(make_unseen, vision=self.run.vision)
         found = behind_camera(environments_of(finetuning.lanes, each, make, offset), self.run.vision)
         if not isinstance(self.run.learner, Controller):
             return found
@@ -151,8 +155,9 @@ def finetune(
 
 
 def check_memory(finetuning: Finetuning) -> str:
-    """A line that says how much memory a run needs; refuses a run that cannot fit."""
-    return memory.check_memory(finetuning.run, len(finetuning.lanes), "lanes")
+    """What a run needs and sees, as in pretraining; refuses a run that cannot fit."""
+    line = memory.check_memory(finetuning.run, len(finetuning.lanes), "lanes")
+    return "\n".join(filter(None, (line, seen_line(finetuning.env, finetuning.run.vision))))
 
 
 def describe(finetuning: Finetuning) -> Iterator[str]:

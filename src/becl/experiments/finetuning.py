@@ -26,6 +26,7 @@ from becl import envs
 from becl.envs import maze
 from becl.envs.external import is_external
 from becl.errors import UserError, unknown
+from becl.experiments.encoder_weights import recall_weights
 from becl.experiments.environments import changed_length, spec_of
 from becl.experiments.lanes import Lane
 from becl.experiments.pretraining import (
@@ -67,8 +68,8 @@ TRANSFERS: dict[Transfer, str] = {
     "none": "nothing: from scratch",
 }
 FINAL_EPISODES = 50
-FIXED = ("vision.size", "vision.stack", "vision.repeat", "vision.encoder.filters", "vision.encoder.layers")
-"""Options of what is seen that a pretrained encoder goes with."""
+FIXED = ("vision.size", "vision.stack", "vision.repeat", "vision.encoder")
+"""Options of what is seen that a pretrained encoder goes with, and groups of them."""
 
 
 Resolve = Callable[[Sequence[str], Pretraining | None], tuple[str, ...]]
@@ -191,8 +192,9 @@ def tuned_run(domain: str, pretraining: Pretraining | None, options: FinetuneOpt
     """The loop of pretraining with the task's reward as its objective; without pretraining, URLB's DDPG."""
     if pretraining is None:
         return from_scratch(domain, options)
-    if options.pixels or options.encoder is not None:
-        word = "--pixels" if options.pixels else f"--encoder {options.encoder}"
+    if options.pixels or options.encoder is not None or options.encoder_weights is not None:
+        word = f"--encoder {options.encoder}" if options.encoder else f"--encoder-weights {options.encoder_weights}"
+        word = "--pixels" if options.pixels else word
         raise UserError(f"{word}: what is seen stays as it was pretrained; it is for --scratch")
     before = pretraining.run
     replay = dataclasses.replace(before.replay, capacity=Replay().capacity, released_skill=False, balanced=False)
@@ -216,7 +218,7 @@ def tuned_run(domain: str, pretraining: Pretraining | None, options: FinetuneOpt
 def from_scratch(domain: str, options: FinetuneOptions) -> OffPolicy:
     """URLB's DDPG on a task, from its numbers or from images."""
     method = find_method("ddpg")
-    run = with_vision(OffPolicy(spec_of(domain), Extrinsic()), domain, method, options.pixels, options.encoder)
+    run = with_vision(OffPolicy(spec_of(domain), Extrinsic()), domain, method, options)
     return dataclasses.replace(run, replay=Replay())
 
 
@@ -240,7 +242,7 @@ def changed(
     capacity = min(run.replay.capacity, rows * run.envs)
     run = dataclasses.replace(run, replay=dataclasses.replace(run.replay, capacity=capacity))
     for setting in settings_of(options.set, EXAMPLE):
-        if pretraining is not None and setting.path in FIXED:
+        if pretraining is not None and setting.path.startswith(FIXED):
             raise UserError(f"--set {setting}: what is seen stays as it was pretrained")
         if setting.path == EPISODE_LENGTH:
             if pretraining is not None:
@@ -295,6 +297,7 @@ def load_finetuning(out: Path) -> Finetuning:
         finetuning = from_dict({"spec": "Finetuning", **config}, classes)
     if finetuning is None or not isinstance(finetuning.run, OffPolicy):
         raise UserError(f"{out / 'config.json'} is damaged")
+    recall_weights(finetuning.run, out)
     return finetuning
 
 

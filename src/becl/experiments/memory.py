@@ -34,7 +34,8 @@ def memory(run: OffPolicy, seeds: int) -> Memory:
     transition = replay / (run.replay.capacity // run.envs * run.envs)
     updates = run.updates
     if run.images is not None:  # Of two whole stacks and their features, gathered for one update after another.
-        transition, updates = 2 * (math.prod(run.images.shape) + 4 * run.env.obs_dim), 1
+        numbers = math.prod(run.images.shape) * np.dtype(run.images.kind).itemsize
+        transition, updates = 2 * (numbers + 4 * run.env.obs_dim), 1
     return Memory(
         seeds * replay,
         seeds * sum(leaf.size * leaf.dtype.itemsize for leaf in learning),

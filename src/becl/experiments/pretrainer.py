@@ -10,7 +10,8 @@ import jax
 
 from becl.envs.external import is_external
 from becl.experiments import memory
-from becl.experiments.environments import make_envs
+from becl.experiments.encoder_weights import keep_weights
+from becl.experiments.environments import make_envs, seen_line
 from becl.experiments.going_on import continued, seconds_before
 from becl.experiments.pretraining import Pretraining, seed_keys
 from becl.experiments.snapshots import failure, save_snapshots
@@ -47,6 +48,7 @@ class Pretrainer:
         return self.pretraining.config()
 
     def open(self, stack: contextlib.ExitStack) -> Restorable:
+        keep_weights(self.run, self.out)
         count = self.run.envs * len(self.labels)
         pretraining = self.pretraining
         environments = make_envs(pretraining.env, count, pretraining.seeds, self.run.vision, pretraining.episode_length)
@@ -97,8 +99,10 @@ def pretrain(
 
 
 def check_memory(pretraining: Pretraining) -> str:
-    """A line that says how much memory a run needs; refuses a run that cannot fit."""
-    return memory.check_memory(pretraining.sized, len(pretraining.seeds), "seeds")
+    """A line that says how much memory a run needs, and one that says what is seen of images that are somebody else's;
+    refuses a run that cannot fit."""
+    line = memory.check_memory(pretraining.sized, len(pretraining.seeds), "seeds")
+    return "\n".join(filter(None, (line, seen_line(pretraining.env, pretraining.run.vision))))
 
 
 def describe(pretraining: Pretraining) -> Iterator[str]:

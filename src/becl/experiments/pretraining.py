@@ -20,7 +20,16 @@ import jax.numpy as jnp
 
 from becl.envs.external import is_external
 from becl.errors import UserError, unknown
-from becl.experiments.environments import changed_length, check_drawn, check_seen, choose_numbers, parts_of, spec_of
+from becl.experiments.encoder_weights import encoder_of, recall_weights, with_weights
+from becl.experiments.environments import (
+    changed_length,
+    check_drawn,
+    check_seen,
+    choose_numbers,
+    parts_of,
+    shows_images,
+    spec_of,
+)
 from becl.experiments.outputs import check_outputs
 from becl.experiments.settings import (
     Setting,
@@ -38,13 +47,15 @@ from becl.learning.replay import Replay
 from becl.learning.seeing import Vision
 from becl.nn.adam import Adam
 from becl.nn.networks import Network, with_hidden
+from becl.nn.pieg import PIEG
 from becl.nn.precision import Precision
 from becl.nn.vision import CNN
 from becl.objectives import METHODS, Method, Objective, Sum, find_method, kinds_of
 from becl.objectives.extrinsic import Extrinsic
 from becl.objectives.protocol import SeveralTargets, chance_reward
 from becl.objectives.total import common_skills, named_parts, option_names
-from becl.options import PretrainOptions
+from becl.options import FinetuneOptions, PretrainOptions
+from becl.options.training import ENCODER_WEIGHTS
 from becl.plugins import ORIGINS, without_plugins
 from becl.runs.folder import read_pretraining
 from becl.skills import Cube, Modes, NoSkill, OneHot, Sphere
@@ -156,17 +167,22 @@ def published_run(options: PretrainOptions, given: Objective | None = None) -> O
         skill_interval=interval,
         choice=choice,
     )
-    return with_vision(run, options.env, method, options.pixels, options.encoder)
+    return with_vision(run, options.env, method, options)
 
 
-def with_vision(run: OffPolicy, env: str, method: Method, pixels: bool, encoder: str | None) -> OffPolicy:
+def with_vision(run: OffPolicy, env: str, method: Method, options: PretrainOptions | FinetuneOptions) -> OffPolicy:
     """A run that learns from images where it is asked to, at URLB's sizes for these."""
-    if encoder is not None and not pixels:
+    encoder, weights, others = options.encoder, options.encoder_weights, shows_images(env)
+    if encoder is not None and not (options.pixels or others):
         raise UserError(f"--encoder {encoder}: for images; add --pixels")
-    if not pixels:
+    if weights is not None and encoder != "pieg":
+        raise UserError(f"--encoder-weights {weights}: for frozen layers; add --encoder pieg")
+    if not (options.pixels or others):
         return run
     check_seen(env)
-    vision = Vision(through=method.images.through)
+    vision = Vision(through=method.images.through, repeat=1 if others else Vision.repeat)
+    if encoder == "pieg":
+        vision = dataclasses.replace(vision, encoder=with_weights(weights or ENCODER_WEIGHTS))
     return dataclasses.replace(
         run,
         vision=vision,
@@ -194,9 +210,12 @@ def check_vision(vision: Vision) -> None:
     least = vision.encoder.smallest
     if vision.size < least:
         raise UserError(f"vision.size {vision.size}: the encoder needs images of {least} pixels at least")
+    if isinstance(vision.encoder, PIEG) and vision.stack < 2:
+        raise UserError(f"vision.stack {vision.stack}: pieg needs differences of frames, so at least 2 of them")
     check_positive({"vision.stack": vision.stack, "vision.repeat": vision.repeat,
-                    "vision.encoder.filters": vision.encoder.filters, "vision.encoder.layers": vision.encoder.layers,
                     "vision.optimizer.learning_rate": vision.optimizer.learning_rate})  # fmt: skip
+    sizes = ("units",) if isinstance(vision.encoder, PIEG) else ("filters", "layers")
+    check_positive({f"vision.encoder.{name}": getattr(vision.encoder, name) for name in sizes})
 
 
 def unit_of(run: OffPolicy) -> int:
@@ -250,6 +269,8 @@ def with_dim(method: str, space: Any, dim: int) -> Any:
 def with_width(run: OffPolicy, hidden: int) -> OffPolicy:
     """A run whose networks all have hidden layers of one width, for machines without a GPU."""
     check_least("--hidden", hidden)
+    if encoder_of(run) is not None:
+        run = override(run, "vision.encoder.units", hidden)
     objective = with_hidden(run.objective, hidden)
     return override(dataclasses.replace(run, objective=objective), "learner.hidden", hidden)
 
@@ -269,6 +290,8 @@ def apply_setting(run: OffPolicy, method: str, setting: Setting) -> OffPolicy:
     """A run with one option changed that has no flag of its own."""
     if setting.first in FLAGS or "skills" in setting.path.split(".")[:3]:
         raise UserError(f"--set {setting}: use {FLAGS.get(setting.first, '--skills')}")
+    if setting.path in ("vision.encoder.network", "vision.encoder.weights") and encoder_of(run) is not None:
+        raise UserError(f"--set {setting}: use --encoder-weights")
     if setting.first == "vision" and run.vision is None:
         raise UserError(f"--set {setting}: for images; add --pixels")
     own = [field.name for field in dataclasses.fields(run) if field.name not in FLAGS]
@@ -357,15 +380,17 @@ def load_pretraining(out: Path) -> Pretraining:
     config = without_plugins(read_pretraining(out), METHODS)
     del config["command"]
     try:
-        return from_dict({"spec": "Pretraining", **config}, spec_classes())
+        pretraining = from_dict({"spec": "Pretraining", **config}, spec_classes())
     except TypeError:  # Something without a default is missing.
         raise UserError(f"{out / 'config.json'} is damaged") from None
+    recall_weights(pretraining.run, out)
+    return pretraining
 
 
 def spec_classes() -> dict[str, type]:
     """Every kind of spec that a run may hold, by name."""
     spaces = (NoSkill, OneHot, Cube, Sphere, Modes)
-    parts = (Pretraining, OffPolicy, Prior, Halves, DDPG, Replay, Network, Adam, Sum, Vision, CNN, *spaces)
+    parts = (Pretraining, OffPolicy, Prior, Halves, DDPG, Replay, Network, Adam, Sum, Vision, CNN, PIEG, *spaces)
     others = (kind for method in METHODS.values() for kind in kinds_of(method.objective))
     return {kind.__name__: kind for kind in (*parts, *others)}
 

@@ -10,6 +10,7 @@ from jaxtyping import Float
 
 from becl.envs.external import is_external
 from becl.errors import UserError
+from becl.experiments.encoder_weights import KEPT, encoder_of
 from becl.experiments.finetuning import Finetuning
 from becl.experiments.maze_study import load_study
 from becl.experiments.pretraining import Pretraining, load_pretraining
@@ -71,6 +72,8 @@ def finetuning_lines(finetuning: Finetuning, rows: Sequence[Row], out: Path) -> 
         return [*lines, f"compare with pretrained skills: becl finetune RUN, then becl report FOLDER {folder}"]
     words = ["becl", "finetune", "--scratch", "--task", *finetuning.tasks, "--steps", str(finetuning.steps)]
     words += ["--seeds", seeds_text(finetuning.seeds)] + ([] if finetuning.run.vision is None else ["--pixels"])
+    if encoder_of(finetuning.run) is not None:
+        words += ["--encoder", "pieg", "--encoder-weights", str(out / KEPT)]
     return [*lines, f"compare with learning from scratch: {shlex.join(words)}"]
 
 

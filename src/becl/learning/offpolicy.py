@@ -322,22 +322,23 @@ class OffPolicy:
         agent, (objective, scale) = self.agent, pricing
         assert isinstance(agent, Seeing)
         *fit_keys, reward_key = jax.random.split(key, self.fits_per_update + 1)
-        images = features = fitted = None
+        looked = features = fitted = None
         for number, fit_key in enumerate(fit_keys):
             start, column = (part[number] for part in places)
             images = agent.shifted(self.replay.cut(replay, start, column), jax.random.fold_in(fit_key, 1))
+            learner, looked = agent.looked(learner, images)
             left, before = self.fits_per_update - number, objective
 
             def fit(seen: Transitions, before: Any = before, key: PRNGKeyArray = fit_key, left: int = left):
                 state, metrics = fit_in_turn(self.objective, before, self.as_batch(seen), key, left)
                 return fitted_loss(self.objective, metrics), (state, metrics)
 
-            learner, features, (objective, fitted) = agent.fit(learner, images, fit)
-        assert images is not None
+            learner, features, (objective, fitted) = agent.fit(learner, looked, fit)
+        assert looked is not None
         assert features is not None
         assert fitted is not None
         objective, reward = priced(self.objective, objective, self.as_batch(features), reward_key)
-        scale, rewarded, metrics = self.rewarded(scale, agent.handed_over(images, features), reward, fitted)
+        scale, rewarded, metrics = self.rewarded(scale, agent.handed_over(looked, features), reward, fitted)
         return learner, Pricing(objective, scale), rewarded, metrics
 
     def rewarded(

@@ -11,7 +11,8 @@ objectives and learners return their loss among their metrics, and the gradient 
 features it was given: no objective and no learner knows of images. The policy's loss never reaches the encoder.
 
 Each sampled image is moved by a few pixels at random (`random_shift`), s and s' apart; acting moves nothing. As in
-URLB there is no target encoder, and all fits of an update see batches of their own.
+URLB there is no target encoder, and all fits of an update see batches of their own. What of an encoder is frozen looks
+at each batch once (`look`), and what is trained sees what came of that (`see`) as often as there are losses.
 """
 
 from collections.abc import Callable
@@ -21,15 +22,20 @@ from typing import Any, Literal, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PRNGKeyArray, Shaped
+import numpy as np
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, Shaped, UInt8
 
-from becl.envs.frames import make_frames
-from becl.envs.pictures import Pictures
+from becl.envs.external import GymBatch
+from becl.envs.frames import Frames, make_frames
+from becl.envs.pictures import CameraEye, Pictures, ScreenEye
 from becl.envs.spec import EnvSpec, Images
 from becl.learning.ddpg import DDPG, Actor, DDPGState
 from becl.learning.replay import Replay, ReplayState, Transitions
 from becl.nn.adam import Adam, AdamState
-from becl.nn.vision import CNN, ConvNet, random_shift
+from becl.nn.frozen import side_of
+from becl.nn.pieg import PIEG, FusionNet
+from becl.nn.precision import computing
+from becl.nn.vision import CNN, COLORS, ConvNet, random_shift
 from becl.objectives.protocol import Metrics
 from becl.skills import SkillSpace
 
@@ -37,7 +43,7 @@ Trainers = Literal["both", "critic", "objective", "nobody", "released"]
 Through = Literal["both", "obs", "next_obs"]
 Fit = Callable[[Transitions], tuple[Float[Array, ""], Any]]
 """Fits an objective to transitions: the loss, and whatever else comes of it."""
-COLORS = 3  # Red, green and blue.
+Encoder = ConvNet | FusionNet
 BLOCK = 256  # Images encoded at once where a batch is large.
 
 
@@ -59,12 +65,22 @@ class Vision:
     """Whose loss trains the encoder; `released`: whoever does in the method's released code."""
     through: Through = "both"
     """Which state of a transition carries the objective's gradient."""
-    encoder: CNN = CNN()
+    encoder: CNN | PIEG = CNN()
     optimizer: Adam = Adam()
     """The encoder's, one for each loss that trains it."""
 
     @property
+    def cached(self) -> bool:
+        """Whether frames are kept as what a frozen network makes of them, which nothing changes afterwards."""
+        return isinstance(self.encoder, PIEG) and self.encoder.statistics == "fixed" and self.shift == 0
+
+    @property
     def images(self) -> Images:
+        """Observations as they are kept."""
+        if self.cached:
+            assert isinstance(self.encoder, PIEG)
+            side = side_of(self.size)
+            return Images(side, side, self.encoder.channels, self.stack, "float16")
         return Images(self.size, self.size, COLORS, self.stack)
 
     @property
@@ -84,7 +100,7 @@ class Vision:
 class Seer(eqx.Module):
     """A policy of images."""
 
-    encoder: ConvNet
+    encoder: Encoder
     actor: Actor
 
     def __call__(
@@ -95,7 +111,7 @@ class Seer(eqx.Module):
 
 
 class SeeingState(NamedTuple):
-    encoder: ConvNet
+    encoder: Encoder
     critic_opt: AdamState | tuple[()]
     """The encoder's optimiser for the critic's loss, where that trains it."""
     objective_opt: AdamState | tuple[()]
@@ -116,7 +132,7 @@ class Seeing:
 
     def init(self, key: PRNGKeyArray, env: EnvSpec, skills: SkillSpace) -> SeeingState:
         encoder_key, inner_key = jax.random.split(key)
-        encoder = self.vision.encoder.init(encoder_key, self.vision.images.shape[-1])
+        encoder = self.vision.encoder.init(encoder_key, self.vision.size, self.vision.stack)
         critic_opt, objective_opt = (
             self.vision.optimizer.init(encoder) if trains else ()
             for trains in (self.vision.by_critic, self.vision.by_objective)
@@ -153,13 +169,19 @@ class Seeing:
         obs = random_shift(obs_key, batch.obs, self.vision.shift)
         return batch._replace(obs=obs, next_obs=random_shift(next_key, batch.next_obs, self.vision.shift))
 
+    def looked(self, state: SeeingState, batch: Transitions) -> tuple[SeeingState, Transitions]:
+        """A batch of images as what the frozen part of the encoder makes of it, to be learned from."""
+        obs, encoder = state.encoder.look(batch.obs, learning=True)
+        next_obs, encoder = encoder.look(batch.next_obs, learning=True)
+        return state._replace(encoder=encoder), batch._replace(obs=obs, next_obs=next_obs)
+
     def fit(self, state: SeeingState, batch: Transitions, fit: Fit) -> tuple[SeeingState, Transitions, Any]:
-        """Fits an objective to the features of a batch of images and, where the objective trains it, moves the encoder
-        too. Gives the features as well: those from before that step, as the released code uses them afterwards."""
+        """Fits an objective to the features of a batch that was looked at and, where the objective trains it, moves the
+        encoder too. Gives the features as well: those from before that step, as the released code uses them then."""
         vision = self.vision
 
-        def loss_fn(encoder: ConvNet) -> tuple[Float[Array, ""], tuple[Transitions, Any]]:
-            obs, next_obs = encoder(batch.obs), encoder(batch.next_obs)
+        def loss_fn(encoder: Encoder) -> tuple[Float[Array, ""], tuple[Transitions, Any]]:
+            obs, next_obs = encoder.see(batch.obs), encoder.see(batch.next_obs)
             given = batch._replace(
                 obs=obs if vision.through != "next_obs" else jax.lax.stop_gradient(obs),
                 next_obs=next_obs if vision.through != "obs" else jax.lax.stop_gradient(next_obs),
@@ -175,9 +197,9 @@ class Seeing:
         encoder, opt = vision.optimizer.update(state.encoder, grads, state.objective_opt)
         return state._replace(encoder=encoder, objective_opt=opt), features, found
 
-    def handed_over(self, images: Transitions, features: Transitions) -> Transitions:
-        """A batch as `update` takes it: the features that `fit` gave, but images where the critic trains on them."""
-        return features._replace(obs=images.obs) if self.vision.by_critic else features
+    def handed_over(self, looked: Transitions, features: Transitions) -> Transitions:
+        """A batch as `update` takes it: features of `fit`, but what that was given where the critic trains on it."""
+        return features._replace(obs=looked.obs) if self.vision.by_critic else features
 
     def update(self, state: SeeingState, batch: Transitions, key: PRNGKeyArray) -> tuple[SeeingState, Metrics]:
         """The learner's update on features and, where the critic trains it, a step of the encoder down its loss."""
@@ -186,8 +208,8 @@ class Seeing:
             return state._replace(inner=inner), metrics
         assert isinstance(state.critic_opt, AdamState)
 
-        def loss_fn(encoder: ConvNet) -> tuple[Float[Array, ""], tuple[DDPGState, Metrics]]:
-            inner, metrics = self.learner.update(state.inner, batch._replace(obs=encoder(batch.obs)), key)
+        def loss_fn(encoder: Encoder) -> tuple[Float[Array, ""], tuple[DDPGState, Metrics]]:
+            inner, metrics = self.learner.update(state.inner, batch._replace(obs=encoder.see(batch.obs)), key)
             return metrics["critic_loss"], (inner, metrics)
 
         grads, (inner, metrics) = jax.grad(loss_fn, has_aux=True)(state.encoder)
@@ -202,7 +224,7 @@ class Viewed(NamedTuple):
     """A replay whose images are sampled as features."""
 
     replay: Replay
-    encoder: ConvNet
+    encoder: Encoder
 
     def sample(self, state: ReplayState, key: PRNGKeyArray, batch: int) -> Transitions:
         images = self.replay.sample(state, key, batch)
@@ -210,11 +232,42 @@ class Viewed(NamedTuple):
         return images._replace(obs=obs, next_obs=next_obs)
 
 
+class FrozenFrames:
+    """Frames as what a frozen network makes of them."""
+
+    def __init__(self, inner: Frames, look: Callable[[Any], Any]):
+        self.inner, self.look, self.size = inner, look, inner.size
+
+    def draw(self, qpos: np.ndarray) -> Any:
+        return self.look(self.inner.draw(qpos))
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+def frozen_look(encoder: PIEG) -> Callable[[Any], Any]:
+    """What a frozen network makes of images, to be kept."""
+
+    def look(images: UInt8[Array, "n h w c"]) -> Float[Array, "n rows columns maps"]:
+        with computing("auto"):
+            return encoder.maps({}, images)[0].astype(jnp.float16)
+
+    return jax.jit(look)
+
+
 def behind_camera(environments: Any, vision: Vision | None) -> Any:
-    """Simulations, or several kinds of them together, as images where there is a vision."""
+    """Environments, or several kinds of them together, as images where there is a vision: robots are drawn, and others
+    show images of their own."""
     if vision is None:
         return environments
     parts = getattr(environments, "parts", [environments])
+    look = frozen_look(vision.encoder) if vision.cached and isinstance(vision.encoder, PIEG) else None
+    if isinstance(parts[0], GymBatch):
+        return Pictures(
+            environments, ScreenEye(vision.size, look or (lambda frames: frames)), vision.images, vision.repeat
+        )
     domain = getattr(parts[0].domain, "domain", parts[0].domain)  # It may be watched.
     frames = make_frames(domain, vision.size, vision.drawing)
-    return Pictures(environments, parts, frames, vision.images, vision.repeat)
+    if look is not None:
+        frames = FrozenFrames(frames, look)
+    return Pictures(environments, CameraEye(parts, frames), vision.images, vision.repeat)

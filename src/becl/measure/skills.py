@@ -162,15 +162,16 @@ def maze_rollout(env: str, wanted: Wanted) -> Episodes:
 def external_rollout(env: str, wanted: Wanted) -> Episodes:
     """Episodes in an environment from outside the package, with its own reward, at most as long as its spec says."""
     skill = wanted.skill
-    batch = make_external(env, len(skill), wanted.seeds)
-    with contextlib.closing(batch):
-        obs, rewards = [batch.reset()], []
-        places = [batch.places()]
-        over, length, now = np.zeros(len(skill), bool), np.zeros(len(skill), int), obs[0]
-        for _ in range(wanted.episode_length or batch.spec.episode_length):
-            step = batch.step(np.asarray(act(wanted.policy, now, skill)))
+    batch = make_external(env, len(skill), wanted.seeds, images=wanted.vision is not None)
+    seen_by = behind_camera(batch, wanted.vision)
+    with contextlib.closing(seen_by):
+        now = seen_by.reset()
+        obs, places, rewards = [getattr(seen_by, "numbers", now)], [batch.places()], []
+        over, length = np.zeros(len(skill), bool), np.zeros(len(skill), int)
+        for _ in range(wanted.episode_length or seen_by.spec.episode_length):
+            step = seen_by.step(np.asarray(act(wanted.policy, now, skill)))
             now = step.obs
-            obs.append(np.where(over[:, None], obs[-1], step.next_obs))
+            obs.append(np.where(over[:, None], obs[-1], in_numbers(seen_by, step).next_obs))
             # Where an episode has just ended, the next has begun elsewhere.
             places.append(np.where((over | step.truncated)[:, None], places[-1], batch.places()))
             rewards.append(np.where(over, 0.0, step.reward))

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray, UInt8
+from jaxtyping import Array, Float, PRNGKeyArray, Shaped, UInt8
 
 from becl.nn.networks import Linear, orthogonal_layer
 
 KERNEL = 3  # Pixels of a patch's side.
+COLORS = 3  # Red, green and blue.
 
 
 class ConvNet(eqx.Module):
@@ -22,6 +23,15 @@ class ConvNet(eqx.Module):
     """Weights from a patch (row by row, column by column, channel by channel) to filters."""
 
     def __call__(self, images: UInt8[Array, "*batch h w c"]) -> Float[Array, "*batch features"]:
+        return self.see(images)
+
+    def look(
+        self, images: UInt8[Array, "*batch h w c"], learning: bool = False
+    ) -> tuple[UInt8[Array, "*batch h w c"], "ConvNet"]:
+        """What does not change while one batch is learned from, and the network after that: here all is trained."""
+        return images, self
+
+    def see(self, images: UInt8[Array, "*batch h w c"]) -> Float[Array, "*batch features"]:
         x = images.astype(jnp.float32) / 255 - 0.5
         for number, layer in enumerate(self.layers):
             x = layer.hidden(patches(x, stride=1 if number else 2))
@@ -36,9 +46,9 @@ class CNN:
     """Filters of each convolution."""
     layers: int = 4
 
-    def init(self, key: PRNGKeyArray, channels: int) -> ConvNet:
+    def init(self, key: PRNGKeyArray, size: int, stack: int) -> ConvNet:
         keys = jax.random.split(key, self.layers)
-        inputs = [channels] + [self.filters] * (self.layers - 1)
+        inputs = [COLORS * stack] + [self.filters] * (self.layers - 1)
         areas = [KERNEL**2 * count for count in inputs]
         return ConvNet(
             tuple(orthogonal_layer(k, area, self.filters, 2**0.5) for k, area in zip(keys, areas, strict=True))
@@ -69,7 +79,7 @@ def patches(x: Float[Array, "*batch h w c"], stride: int) -> Float[Array, "*batc
     return jnp.concatenate(parts, -1)
 
 
-def random_shift(key: PRNGKeyArray, images: UInt8[Array, "batch h w c"], most: int) -> UInt8[Array, "batch h w c"]:
+def random_shift(key: PRNGKeyArray, images: Shaped[Array, "batch h w c"], most: int) -> Shaped[Array, "batch h w c"]:
     """Each image moved by up to `most` pixels each way, all its channels alike; its edge is repeated where it ends."""
     if most == 0:
         return images

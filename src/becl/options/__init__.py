@@ -28,6 +28,7 @@ from becl.options.looking import (
 )
 from becl.options.training import (
     ControlOptions,
+    EncoderWeightsOptions,
     FinetuneOptions,
     MazeOptions,
     PretrainOptions,
@@ -56,6 +57,7 @@ OPTIONS: dict[str, type] = {
     "resume": ResumeOptions,
     "export": ExportOptions,
     "plot": PlotOptions,
+    "encoder-weights": EncoderWeightsOptions,
     "envs": EnvsOptions,
     "methods": MethodsOptions,
     "theory": TheoryOptions,

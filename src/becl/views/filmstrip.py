@@ -17,6 +17,7 @@ from becl.runs.metrics import run_labels
 from becl.views.figures.style import MUTED, STYLE
 from becl.views.poses import Look, Motion, Tuned, looks_at, motion_of, thinned
 from becl.views.rendering import Choice, painter_of
+from becl.views.seen import enlarged, seen_in
 from becl.views.video import smaller
 
 COLORS = 256  # Of the picture: a third of the bytes, and nobody sees it.
@@ -56,7 +57,8 @@ Labelled = tuple[str, list[np.ndarray], list[str]]
 def rows_of(looks: Sequence[Look | Tuned], choice: Choice, options: FilmstripOptions) -> list[Labelled]:
     if len(looks) == 1 and not isinstance(looks[0], Tuned):
         motion = motion_of(looks[0], options.frames, options.steps)
-        return drawn(motion, range(len(motion.names)), [f"skill {name}" for name in motion.names], choice, options.size)
+        labels = [f"skill {name}" for name in motion.names]
+        return drawn(looks[0], motion, range(len(motion.names)), labels, choice, options.size)
     runs = {look.folder: {"method": look.method, "env": look.env} for look in looks}
     labels = dict(zip(runs, run_labels([*runs], [*runs.values()]), strict=True))
     rows = []
@@ -64,23 +66,29 @@ def rows_of(looks: Sequence[Look | Tuned], choice: Choice, options: FilmstripOpt
         label = labels[look.folder]
         if isinstance(look, Tuned):
             row = look.label if len(options.runs) == 1 else f"{label}\n{look.label}"
-            rows += drawn(motion_of(look, options.frames, options.steps), [0], [row], choice, options.size)
+            rows += drawn(look, motion_of(look, options.frames, options.steps), [0], [row], choice, options.size)
             continue
         whole = motion_of(look, 10**9, options.steps)
         skill = liveliest(whole)
         row = f"{label}\nskill {look.names[skill]}"
-        rows += drawn(thinned(whole, options.frames), [skill], [row], choice, options.size)
+        rows += drawn(look, thinned(whole, options.frames), [skill], [row], choice, options.size)
     return rows
 
 
-def drawn(motion: Motion, skills: Sequence[int], labels: Sequence[str], choice: Choice, size: int) -> list[Labelled]:
-    """Rows of a motion, drawn twice as large and averaged: smooth edges without any help of the renderer."""
+def drawn(
+    look: Look | Tuned, motion: Motion, skills: Sequence[int], labels: Sequence[str], choice: Choice, size: int
+) -> list[Labelled]:
+    """Rows of a motion, drawn twice as large and averaged: smooth edges without any help of the renderer. Below each,
+    of an agent that learned from images, is what it saw."""
     times = [moment(motion, number) for number in range(motion.frames)]
+    seen = seen_in(look, motion, skills, range(motion.frames))
+    rows: list[Labelled] = []
     with contextlib.closing(painter_of(motion, choice.renderer, 2 * size)) as painter:
-        return [
-            (label, [smaller(painter.frame(skill, number), size) for number in range(motion.frames)], times)
-            for skill, label in zip(skills, labels, strict=True)
-        ]
+        for number, (skill, label) in enumerate(zip(skills, labels, strict=True)):
+            rows.append((label, [smaller(painter.frame(skill, frame), size) for frame in range(motion.frames)], times))
+            if seen is not None:
+                rows.append(("as seen", [enlarged(picture, size) for picture in seen[number]], times))
+    return rows
 
 
 def moment(motion: Motion, number: int) -> str:

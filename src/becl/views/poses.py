@@ -258,10 +258,11 @@ def record_external(env: str, take: Take) -> Motion:
         recorded.append(Recorded(make(render_mode="rgb_array") if drawn else make(), drawn))
         return recorded[-1]
 
-    batch = GymBatch(watched, len(take.skills), take.seeds)
-    with contextlib.closing(batch):
-        batch.spec = batch.spec._replace(episode_length=take.steps or batch.spec.episode_length)
-        for _ in play(take.policy, batch, take.skills):
+    batch = GymBatch(watched, len(take.skills), take.seeds, images=take.vision is not None)
+    seen_by = behind_camera(batch, take.vision)
+    with contextlib.closing(seen_by):
+        seen_by.spec = seen_by.spec._replace(episode_length=take.steps or seen_by.spec.episode_length)
+        for _ in play(take.policy, seen_by, take.skills):
             if all(one.over for one in recorded if one.poses):
                 break
     whole = [one for one in recorded if one.poses]  # One more was made to ask for its length.

@@ -12,9 +12,10 @@ from becl.runs.progress import counted
 from becl.views.filmstrip import is_folder
 from becl.views.gallery.gate import open_gate
 from becl.views.gallery.numbers import Numbers, label, numbers_of, table
-from becl.views.gallery.scene import angles_of, pace_of, set_camera, stage_of, unit_of
+from becl.views.gallery.scene import MOMENTS, angles_of, pace_of, set_camera, stage_of, unit_of
 from becl.views.gallery.server import server_at
 from becl.views.poses import Look, Motion, motion_of
+from becl.views.seen import moments_seen
 
 FITTING = """<script>
 // viser asks the page's address for the first view's angle. Its answer here is the one that shows all, whatever the
@@ -50,7 +51,7 @@ def page_of(look: Look, motion: Motion, numbers: Sequence[Numbers]) -> str:
     """The scene with all its frames and its player, and a table, in one HTML text."""
     labels = [label(name, one, unit_of(motion)) for name, one in zip(look.names, numbers, strict=True)]
     with server_at(open_gate(), "becl") as server:
-        stage = stage_of(server.scene, motion, labels)
+        stage = stage_of(server.scene, motion, labels, moments_seen(look, motion, MOMENTS))
         set_camera(server, stage.camera)
         angles = angles_of(stage.camera, stage.corners)
         recording = server.get_scene_serializer()

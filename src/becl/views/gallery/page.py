@@ -7,8 +7,9 @@ from typing import Any
 from becl.errors import UserError
 from becl.runs.folder import kept_snapshots
 from becl.views.gallery.numbers import Numbers, label, numbers_of, table
-from becl.views.gallery.scene import Stage, pace_of, set_camera, stage_of, unit_of
+from becl.views.gallery.scene import MOMENTS, Stage, pace_of, set_camera, stage_of, unit_of
 from becl.views.poses import Look, Motion, motion_of
+from becl.views.seen import moments_seen
 
 TICK = 1 / 30  # Seconds between two looks at the clock.
 
@@ -79,7 +80,8 @@ class Page:
     def _show_run(self, motion: Motion) -> None:
         self.motion = motion
         self.server.scene.reset()
-        self._stage = stage_of(self.server.scene, motion, [f"skill {name}" for name in self.look.names])
+        labels, seen = [f"skill {name}" for name in self.look.names], moments_seen(self.look, motion, MOMENTS)
+        self._stage = stage_of(self.server.scene, motion, labels, seen)
         set_camera(self.server, self._stage.camera)
         if self.skill is not None:
             self._stage.pick(self.skill)

@@ -16,10 +16,13 @@ from becl.views.figures.colors import skill_colors
 from becl.views.gallery.shapes import Part, joined, parts_of
 from becl.views.poses import Bodies, Motion, bodies_of
 from becl.views.recorded import PackedPicture
+from becl.views.seen import SeenMoments
 
 ROOM = 1.25  # A square's side beside what its skill needs.
 ROW = 0.7  # A row's depth beside its width, at least: rows are seen from the front.
 STRAY = 0.3  # How far skills may go, beside their own size, before all are kept in place.
+SCREEN = 0.36  # Of what an agent sees, beside its square.
+MOMENTS = 25  # Of an episode, that are shown of what it sees.
 LETTER = 0.042  # Height of a label's letters beside its square.
 STEP_PACE = 0.1  # Seconds a step is shown where time is not known.
 HUNG, CAPTION, HUNG_PIXELS = 1.08, 0.2, 240  # Of a picture that is 1 wide: its room, that below it, and pixels.
@@ -55,11 +58,14 @@ class Stage(Protocol):
     def write(self, labels: list[str]) -> None: ...
 
 
-def stage_of(scene: Any, motion: Motion, labels: list[str]) -> Stage:
-    """Puts a motion into an empty scene."""
+def stage_of(scene: Any, motion: Motion, labels: list[str], seen: SeenMoments | None = None) -> Stage:
+    """Puts a motion into an empty scene, and what was `seen` of a robot by an agent that learned from images."""
     if motion.pictures is not None:
         return PictureStage(scene, motion.names, motion.pictures, labels)
-    return RobotStage(scene, motion, labels) if motion.plan is None else MazeStage(scene, motion)
+    if motion.plan is not None:
+        return MazeStage(scene, motion)
+    stage = RobotStage(scene, motion, labels)
+    return stage if seen is None else ScreenStage(scene, stage, seen)
 
 
 def set_camera(server: Any, camera: Viewpoint) -> None:
@@ -250,6 +256,41 @@ def draw_floor(scene: Any, layout: SkillGrid) -> None:
     ]
     scene.add_line_segments("/squares", np.array(lines, np.float32), EDGE, thickness=1.0,
                             thickness_units="screen")  # fmt: skip
+
+
+class ScreenStage:
+    """Robots, and behind each a screen with what its agent sees."""
+
+    def __init__(self, scene: Any, robots: RobotStage, seen: SeenMoments):
+        self._robots, self._seen, self.camera, self.corners = robots, seen, robots.camera, robots.corners
+        layout, skills = robots.layout, range(len(seen.pictures))
+        side = SCREEN * layout.side
+        behind = np.array([(0.5 - SCREEN / 2) * layout.side, 0.47 * layout.depth, side / 2])
+        self._shown = [seen.at(skill, 0) for skill in skills]
+        self._screens = [
+            scene.add_image(f"/screen-{skill}", self._shown[skill], side, side, format="jpeg", jpeg_quality=85,
+                            wxyz=UPRIGHT, position=layout.origins[skill] + behind, cast_shadow=False,
+                            receive_shadow=False)
+            for skill in skills
+        ]  # fmt: skip
+
+    def show(self, frame: int) -> None:
+        self._robots.show(frame)
+        for skill, screen in enumerate(self._screens):
+            picture = self._seen.at(skill, frame)
+            if not np.array_equal(picture, self._shown[skill]):
+                self._shown[skill] = screen.image = picture
+
+    def pick(self, skill: int | None) -> None:
+        self._robots.pick(skill)
+        for number, screen in enumerate(self._screens):
+            screen.visible = skill in (None, number)
+
+    def view(self, skill: int) -> Viewpoint:
+        return self._robots.view(skill)
+
+    def write(self, labels: list[str]) -> None:
+        self._robots.write(labels)
 
 
 # --- Mazes ------------------------------------------------------------------------------------------------------------
