@@ -250,7 +250,8 @@ def frozen_look(encoder: PIEG) -> Callable[[Any], Any]:
 
     def look(images: UInt8[Array, "n h w c"]) -> Float[Array, "n rows columns maps"]:
         with computing("auto"):
-            return encoder.maps({}, images)[0].astype(jnp.float16)
+            most = float(jnp.finfo(jnp.float16).max)
+            return jnp.clip(encoder.maps({}, images)[0], -most, most).astype(jnp.float16)
 
     return jax.jit(look)
 
