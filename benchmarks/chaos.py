@@ -1,16 +1,17 @@
 """Kills runs at random moments, goes on with them, and compares what they end with to runs that were never killed.
 
-    python -m benchmarks.chaos                      50 kills (SIGKILL) over pretraining, finetuning and the maze study
+    python -m benchmarks.chaos                      50 kills (SIGKILL) over pretraining, finetuning, maze and sweep
     python -m benchmarks.chaos --kills 200 --seed 1
 
 More than half of the kills wait until a checkpoint is being written. Networks, metrics and scores must be equal to the
-bit, but for columns that a clock decides, and so must the curves that TensorBoard shows. Exit code 1 where anything
-differs, a checkpoint is found damaged, or a run does not go on.
+bit, but for columns that a clock decides, and so must the curves that TensorBoard shows; and every file that is listed
+with a checksum must have it. Exit code 1 where anything differs, a file is found damaged, or a run does not go on.
 """
 
 import argparse
 import contextlib
 import csv
+import hashlib
 import json
 import os
 import random
@@ -56,6 +57,28 @@ class Scenario:
     wrong: list[str] = field(default_factory=list)
 
 
+SWEEP = """
+[pretrain]
+domains = ["square_a"]
+methods = ["diayn"]
+seeds = 2
+steps = 3000
+skills = 4
+envs = 2
+hidden = 16
+log_every = 150
+checkpoint_every = 100
+set = ["batch=16", "random_steps=40", "replay.capacity=2000"]
+
+[maze]
+methods = ["becl"]
+seeds = 1
+cycles = 500
+skills = 4
+set = ["learner.network.hidden=16", "network.hidden=16", "episodes=10", "env.episode_length=20"]
+"""
+
+
 def scenarios(source: Path) -> list[Scenario]:
     often = ["--checkpoint-every", "100"]
     maze = ["pretrain", "square_a", "--seeds", "2", "--steps", "6000", "--skills", "4", "--envs", "2", "--hidden", "16",
@@ -67,11 +90,14 @@ def scenarios(source: Path) -> list[Scenario]:
              "replay.capacity=1000"]  # fmt: skip
     study = ["maze", "--methods", "becl", "diayn", "--cycles", "2000", "--skills", "4", "--workers", "2", "--set",
              "learner.network.hidden=16", "network.hidden=16", "episodes=10", "env.episode_length=20"]  # fmt: skip
+    file = source.parent / "chaos.toml"
+    file.write_text(SWEEP)
     return [
         Scenario("pretrain square_a", maze, often),
         Scenario("pretrain walker", walker, often),
         Scenario("finetune walker", tuned, often),
         Scenario("maze study", study, ["--workers", "2"], ("config.json", "seeds.json")),
+        Scenario("sweep", ["sweep", str(file), "--no-ray"], [], ("no becl resume",)),
     ]
 
 
@@ -98,14 +124,14 @@ def end(process: subprocess.Popen, everyone: bool) -> str:
 def half_written(out: Path, since: float) -> list[str]:
     """In folders of checkpoints, and by this process: those before it may have left some too."""
     found = []
-    for path in (*out.glob("checkpoint/*.part"), *out.glob("*/*.checkpoint/*.part")):
+    for path in out.rglob("*.part"):
         with contextlib.suppress(OSError):  # It may get its name meanwhile.
             found += [path.name] if path.stat().st_mtime > since else []
     return found
 
 
 def last_checkpoint(out: Path) -> int | None:
-    found = [*out.glob("checkpoint/step-*.json"), *out.glob("*/*.checkpoint/step-*.json")]
+    found = out.rglob("step-*.json")
     return max((int(path.stem.partition("-")[2]) for path in found), default=None)
 
 
@@ -173,8 +199,10 @@ def check(scenario: Scenario, said: str) -> None:
 def contents(out: Path) -> dict[str, Any]:
     """Everything a run is for, without times."""
     found: dict[str, Any] = {}
-    for path in sorted(out.rglob("*")):
+    for path in sorted(path for path in out.rglob("*") if "report" not in path.parts):
         name = str(path.relative_to(out))
+        if path.name == "SHA256SUMS" or path.suffix == ".sha256":
+            found[f"{name} that do not fit"] = unfit(path)
         if path.suffix == ".safetensors":
             found |= {f"{name} {key}": array for key, array in safetensors.numpy.load(path.read_bytes()).items()}
         elif path.suffix == ".npz":
@@ -192,6 +220,12 @@ def contents(out: Path) -> dict[str, Any]:
         elif path.suffix in (".part", ".checkpoint") or path.name in ("checkpoint", "lock"):
             found[name] = "left behind"
     return found
+
+
+def unfit(sums: Path) -> list[str]:
+    """Files that do not have the checksum that is listed of them."""
+    lines = [line.split("  ") for line in sums.read_text().splitlines()]
+    return [name for digest, name in lines if hashlib.sha256((sums.parent / name).read_bytes()).hexdigest() != digest]
 
 
 def differences(expected: dict[str, Any], got: dict[str, Any], where: str) -> list[str]:

@@ -3,6 +3,10 @@
     python -m benchmarks.checkpoint                                 sizes of a laptop
     python -m benchmarks.checkpoint --full --precision bf16         URLB's sizes, one seed and eight, for a GPU
 
+The column "checksums" is what they cost: the seconds in which SHA-256 is computed, and lists are written, for all
+that an interval leaves on the disk (a checkpoint, a snapshot of every seed, ten rows of metrics), over the time of
+the interval in the same run.
+
 The replay is filled with noise, then stretches of the real loop with one checkpoint alternate with stretches without.
 A checkpoint holds as many new rows of the replay as there are in an interval. Its cost is what a stretch takes longer
 by, and the overhead that cost over the time of an interval.
@@ -14,8 +18,9 @@ import itertools
 import statistics
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,10 +29,13 @@ from becl.experiments.environments import make_envs
 from becl.experiments.memory import size
 from becl.experiments.pretrainer import CHECKPOINT_EVERY
 from becl.experiments.pretraining import Pretraining, make_pretraining, seed_keys
+from becl.experiments.snapshots import save_snapshots
 from becl.learning.offpolicy import RunState
 from becl.learning.training import train
 from becl.measure.coverage import Coverage, grid_of
 from becl.options import PretrainOptions
+from becl.runs import checkpoint as checkpoint_file
+from becl.runs import sums as sums_file
 from becl.runs.log import Log
 from becl.runs.provenance import device_name
 from becl.runs.recording import Recorder
@@ -61,6 +69,29 @@ class Cost(NamedTuple):
     """Until the first, with the whole replay, is on the disk."""
     disk: int
     """Bytes of it."""
+    sums: float
+    """In which checksums are computed and listed in an interval."""
+
+
+@contextlib.contextmanager
+def counting(spent: list[float]) -> Iterator[None]:
+    """Adds the seconds that checksums take, in every thread."""
+
+    def timed(function: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*words: Any, **more: Any) -> Any:
+            began = time.perf_counter()
+            result = function(*words, **more)
+            spent.append(time.perf_counter() - began)
+            return result
+
+        return counted
+
+    before = checkpoint_file.digest, sums_file.digest, sums_file._update
+    checkpoint_file.digest, sums_file.digest, sums_file._update = map(timed, before)
+    try:
+        yield
+    finally:
+        checkpoint_file.digest, sums_file.digest, sums_file._update = before
 
 
 def measure(planned: Pretraining, stretch: float, folder: Path) -> Cost:
@@ -105,9 +136,18 @@ def measure(planned: Pretraining, stretch: float, folder: Path) -> Cost:
             standing.append(save())
             busy.append(standing[-1] + steps(count - 1))
             recorder._settle()
+        spent: list[float] = []
+        with counting(spent):
+            recorder._rows -= CHECKPOINT_EVERY // run.envs
+            save()
+            recorder._settle()
+            save_snapshots(planned, folder, next(loop).state, CHECKPOINT_EVERY)
+            for _ in range(10):
+                with log._growing.growing(b"0.123456," * 30 * len(planned.seeds)):
+                    pass
     usual = statistics.median(calm)
     interval = usual / (count * run.envs) * CHECKPOINT_EVERY
-    return Cost(interval, statistics.median(busy) - usual, statistics.median(standing), whole, disk)
+    return Cost(interval, statistics.median(busy) - usual, statistics.median(standing), whole, disk, sum(spent))
 
 
 def main() -> None:
@@ -121,7 +161,7 @@ def main() -> None:
     sizes = {} if args.full else {"hidden": 64, "set": SMALL}
     print(f"{args.env} · {device_name()} · jax {jax.__version__} · {'URLB sizes' if args.full else 'small networks'}")
     columns = ("seeds", "an interval, s", "a checkpoint adds, s", "loop stands still, s", "overhead")
-    columns += ("with the whole replay, s", "on disk", "device memory")
+    columns += ("with the whole replay, s", "on disk", "checksums", "device memory")
     print("\n| " + " | ".join(columns) + " |\n" + "|---" * len(columns) + "|")
     for count in args.seeds:
         planned = make_pretraining(
@@ -138,6 +178,7 @@ def main() -> None:
             f"{cost.saving / cost.interval:.1%}",
             f"{cost.whole:.1f}",
             size(cost.disk),
+            f"{cost.sums / cost.interval:.2%}",
             size(peak) if peak else "",
         )
         print("| " + " | ".join(map(str, cells)) + " |", flush=True)

@@ -2,9 +2,11 @@
 
 import csv
 import json
+import os
 import subprocess
 import sys
 import types
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -287,13 +289,29 @@ BAD_CALLS = {
 }
 
 
-@pytest.mark.parametrize("name", BAD_CALLS)
-def test_a_bad_call_is_a_user_error_and_nothing_written(name, run, tmp_path):
-    out = tmp_path / "out"
-    with pytest.raises(becl.UserError) as caught:
-        BAD_CALLS[name](run, out)
-    assert "\n" not in str(caught.value)
-    assert not out.exists()
+WITHOUT_CHECKS = """
+import sys
+from pathlib import Path
+import becl
+from test_api import BAD_CALLS, limited
+run, out = becl.load(sys.argv[1], env=limited), Path(sys.argv[2])
+for name, call in BAD_CALLS.items():
+    try:
+        call(run, out)
+        print(f"{name}: nothing")
+    except Exception as error:
+        print(f"{name}: {type(error).__name__}, {str(error).count(chr(10))} {out.exists()}")
+"""
+
+
+def test_a_bad_call_is_a_user_error_and_nothing_written(run, tmp_path):
+    # In a process of its own: the tests' checks of types would find the mistakes first.
+    code = [sys.executable, "-c", WITHOUT_CHECKS, str(run.folder), str(tmp_path / "out")]
+    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    done = subprocess.run(code, env=os.environ | {"PYTHONPATH": paths}, cwd=tmp_path, capture_output=True, text=True)
+    said = dict(line.split(": ", 1) for line in done.stdout.splitlines())
+    assert said == dict.fromkeys(BAD_CALLS, "UserError, 0 False"), done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_quiet_is_only_ours(tmp_path, capsys):
@@ -311,11 +329,17 @@ def test_quiet_is_only_ours(tmp_path, capsys):
 
 def test_options_have_the_names_of_the_command_line(monkeypatch):
     asked = []
-    monkeypatch.setattr("becl.api.calls.finetuned", lambda options, *rest: asked.append(options))
-    becl.finetune(scratch=True, task="walker_run")
-    becl.finetune(scratch="walker_run")
-    becl.finetune("runs/one", tasks=["walker_run"])
-    becl.finetune("runs/one", task="walker_run")
+
+    def begin(options, *rest):
+        asked.append(options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("becl.api.calls.finetuned", begin)
+    one = "runs/one"
+    for args, options in (((), {"scratch": True, "task": "walker_run"}), ((), {"scratch": "walker_run"}),
+                          ((one,), {"tasks": ["walker_run"]}), ((one,), {"task": "walker_run"})):  # fmt: skip
+        with pytest.raises(KeyboardInterrupt):
+            becl.finetune(*args, **options)
     assert asked[0] == asked[1]
     assert asked[2] == asked[3]
 

@@ -578,6 +578,25 @@ def test_a_full_disk_is_told_and_training_goes_on(tmp_path, monkeypatch):
     assert len(said) == 1
 
 
+@pytest.mark.parametrize("last", ["replay-10-20.safetensors", "step-20.safetensors", "step-20.json"])
+def test_a_checkpoint_that_failed_leaves_nothing(last, tmp_path, monkeypatch):
+    """Else a full disk would get fuller with each."""
+    checkpoints = made(tmp_path / "checkpoint", (10,))
+    before, write = names(checkpoints.folder), checkpoint_file.write_bytes
+
+    def full(path: Path, data: bytes) -> None:
+        if path.name == last:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(path, data)
+
+    monkeypatch.setattr(checkpoint_file, "write_bytes", full)
+    part = "replay-10-20.safetensors"
+    with pytest.raises(OSError, match="No space"):
+        checkpoints.save(20, arrays_at(20), about_at(20), (part, rows_from(10, 20)), ["replay-0-10.safetensors", part])
+    assert names(checkpoints.folder) == before
+    assert_is(loaded(checkpoints)[0], 10)
+
+
 def test_a_bug_in_the_thread_is_not_a_full_disk(tmp_path):
     saver = Saver(Checkpoints(tmp_path / "checkpoint", {}), lambda line: None)
     saver.submit(1, {"a": np.array(["text"])}, {}, None, [])
@@ -603,8 +622,8 @@ def test_files_are_flushed_before_they_get_their_names(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "replace", renamed)
     made(tmp_path / "checkpoint", (10,))
     assert seen == [
-        "file", "replay-0-10.safetensors", "folder", "file", "step-10.safetensors", "folder", "file", "step-10.json",
-        "folder",
+        "folder", "file", "replay-0-10.safetensors", "folder", "file", "step-10.safetensors", "folder", "file",
+        "step-10.json", "folder",
     ]  # fmt: skip
 
 

@@ -2,9 +2,11 @@
 
 import csv
 import json
+import re
 import sys
 import warnings
 from pathlib import Path
+from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,9 +18,11 @@ import pytest
 from dm_env.specs import DiscreteArray
 from gallery_runs import make_run
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from run_folders import forget_sums
 
 import becl
 from becl.commands.cli import main
+from becl.envs import watchdog
 from becl.envs.dm_env import DmEnvironment
 from becl.envs.external import (
     LENGTH,
@@ -36,7 +40,7 @@ from becl.export.files import load_policy
 from becl.learning.ddpg import DDPG
 from becl.learning.offpolicy import OffPolicy
 from becl.learning.replay import Replay
-from becl.learning.training import train
+from becl.learning.training import check_outcome, train
 from becl.nn.adam import Adam
 from becl.objectives.extrinsic import Extrinsic
 from becl.trust import trust
@@ -265,6 +269,68 @@ def test_spaces_that_are_no_numbers_are_refused():
         actions_of(MultiDiscrete([3, 2]))
     with pytest.raises(UserError, match="'words' is Text"):
         Layout(Dict({"words": gymnasium.spaces.Text(5)}))
+
+
+def test_spaces_without_numbers_are_refused():
+    with pytest.raises(UserError, match="actions have no numbers"):
+        actions_of(Box(-1, 1, (0,)))
+    with pytest.raises(UserError, match="observations have no numbers"):
+        Layout(Dict({"a": Box(-1, 1, (0,))}))
+
+
+@pytest.mark.parametrize("reward", [1e300, -1e39, np.inf, np.nan])
+def test_a_reward_that_float32_cannot_hold_is_the_environment_s(reward):
+    step = make_external("gym:Pendulum-v1", 2, 0)
+    step.reset()
+    given = step.step(np.zeros((2, 1)))._replace(reward=np.array([1.0, reward]))
+    with pytest.raises(ValueError, match=re.escape(f"a reward is {reward:g}")) as refused:
+        check_outcome(given)
+    assert ("more than float32 can hold" in str(refused.value)) == np.isfinite(reward)
+    step.close()
+
+
+class Stuck(Corridor):
+    """Has the watchdog look at it while its last copy takes a step, as if hours had passed."""
+
+    made = 0
+    said: list[str] = []  # noqa: RUF012
+
+    def __init__(self):
+        super().__init__()
+        Stuck.made += 1
+        self.number = Stuck.made
+
+    def step(self, action):
+        if self.number == Stuck.made:
+            for later in (30, 3600, 7200):
+                watchdog.look(self.said.append, monotonic() + later)
+        return super().step(action)
+
+
+def test_an_environment_that_hangs_is_named():
+    batch = GymBatch(Stuck, 2, 0, name="py:arms:make")
+    Stuck.made = max(env.unwrapped.number for env in batch._envs.envs)
+    batch.reset()
+    batch.step(np.zeros((2, 2)))
+    batch.close()
+    (line,) = Stuck.said  # Once, and not before its time.
+    where = r"copy 2 of 2, in step \(test_external.py, line \d+\);"
+    assert re.match(rf"py:arms:make has not answered for 3600 s, {where}", line)
+    watchdog.look(Stuck.said.append, monotonic() + 3600)
+    assert len(Stuck.said) == 1
+
+
+@pytest.mark.parametrize("command", [["evaluate"], ["resume"], ["finetune", "--steps", "0"]])
+def test_an_environment_of_other_sizes_is_one_line(command, tmp_path, capsys):
+    """It was changed since the run was made."""
+    run = make_run(tmp_path / "run", "gym:Pendulum-v1", snapshots=(4000,))
+    forget_sums(run)
+    config = (run / "config.json").read_text()
+    (run / "config.json").write_text(config.replace("Pendulum-v1", "MountainCarContinuous-v0"))
+    words = [command[0], str(run), *command[1:]] + (["--out", str(tmp_path / "out")] if "resume" not in command else [])
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert "gym:MountainCarContinuous-v0 has observations of 2 numbers, and this run was made with 3" in error
 
 
 def test_a_package_is_imported_for_its_environments(tmp_path, monkeypatch):

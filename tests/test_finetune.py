@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
-from run_folders import SEEDS, TINY, make_folder
+from run_folders import SEEDS, TINY, forget_sums, make_folder
 
 from becl import envs
 from becl.commands.cli import main
@@ -743,6 +743,7 @@ def test_an_interrupted_command_keeps_its_scores_and_begins_again(finished, becl
 def poisoned(source: Path, out: Path) -> Path:
     """A copy of a run in which the policy of one seed is not a number."""
     shutil.copytree(source, out)
+    forget_sums(out)
     path = snapshot_path(out, 5, 100)
     arrays = arrays_of(path)
     arrays["learner.actor.out.bias"] = np.full_like(arrays["learner.actor.out.bias"], np.nan)

@@ -160,7 +160,7 @@ class TestRobotStage:
         away = np.linalg.norm(stage.layout.origins - stage.camera.position, axis=1)
         np.testing.assert_allclose(heights / away, heights[7] / away[7])
         assert heights[7] == min(heights)  # In the middle of the front row.
-        assert heights[1] > 1.3 * heights[7]
+        assert heights[1] > 1.2 * heights[7]
 
     def test_extent_is_that_of_every_vertex(self):
         motion = random_motion("walker", skills=2, frames=3)
@@ -247,7 +247,7 @@ class TestExport:
         assert not re.search(r"""(src|href)=["']https?:""", page)
         assert 0.5e6 < len(page) < 5e6
         assert "{darkMode:matchMedia('(prefers-color-scheme: dark)').matches}" in page
-        assert re.search(r"\[aside, up\] = \[0\.\d+, 0\.\d+\]", page)
+        assert re.search(r"\[aside, up\] = \[\d\.\d+, \d\.\d+\]", page)
 
     def test_of_a_maze(self, square, tmp_path):  # noqa: F811
         assert main(["gallery", str(square), "--export", str(tmp_path / "maze.html"), "--frames", "5"]) == 0

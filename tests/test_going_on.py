@@ -149,8 +149,8 @@ def test_more_seeds_become_part_of_the_run(finished, run, tmp_path, monkeypatch,
                 raise OSError(28, "No space left on device", str(path))
             write(path, text)
 
-        write = going_on.write_text
-        patch.setattr(going_on, "write_text", fail)
+        write = going_on.write_checked
+        patch.setattr(going_on, "write_checked", fail)
         assert main(["resume", str(run), "--seeds", "1,5"]) == 2
     capsys.readouterr()
     assert main(["resume", str(run)]) == 0
@@ -189,6 +189,13 @@ def test_what_cannot_be_gone_on_with_is_one_line(words, why, finished, capsys):
     assert why in error
     assert error.count("\n") == 1
     assert files(finished) == before
+
+
+def test_the_command_with_more_steps_names_the_one_that_goes_on(finished, capsys):
+    assert main(["pretrain", *SIZES, "--seeds", "2", "--steps", "800", "--out", str(finished)]) == 2
+    assert f"becl resume {finished} --steps 800 goes on with it" in capsys.readouterr().err
+    assert main(["pretrain", *SIZES, "--seeds", "3", "--steps", "800", "--out", str(finished)]) == 2
+    assert "choose another --out" in capsys.readouterr().err
 
 
 def test_a_run_that_went_on_takes_no_seeds(longer, capsys):

@@ -531,6 +531,14 @@ def test_largest_by_the_plain_formula():
         np.testing.assert_array_equal(slope[2], 0)
 
 
+def test_equal_scores_share_the_slope_of_the_largest():
+    """The slope along a step that raises all of them is that of one score, not their sum."""
+    scores = jnp.array([[1.0, 3.0, 3.0, 3.0], [2.0, 2.0, 5.0, 5.0]])
+    mask = jnp.array([[True, True, False, True], [True, True, False, False]])
+    slope = jax.grad(lambda s: contrast.largest(s, mask) @ jnp.array([1.0, 10.0]))(scores)
+    np.testing.assert_array_equal(slope, [[0, 0.5, 0, 0.5], [5, 5, 0, 0]])
+
+
 def test_similarities_by_the_plain_formula():
     anchors, features, weights = (
         jax.random.normal(jax.random.key(k), s) for k, s in enumerate([(4, 5), (7, 5), (4, 7)])

@@ -408,12 +408,14 @@ def test_a_folder_that_holds_no_run_is_refused(tmp_path):
 
         return change
 
-    assert "unknown spec 'DIYAN': did you mean 'DIAYN'?" in refusal(at("run", "objective", spec="DIYAN"))
-    assert "unknown option of DDPG 'hiden': did you mean 'hidden'?" in refusal(at("run", "learner", hiden=3))
+    assert "unknown spec run.objective 'DIYAN': did you mean 'DIAYN'?" in refusal(at("run", "objective", spec="DIYAN"))
+    assert "unknown option of DDPG 'run.learner.hiden': did you mean 'run.learner.hidden'?" in refusal(
+        at("run", "learner", hiden=3)
+    )
     assert "unknown option of Pretraining 'stepps'" in refusal(at(stepps=3))
     assert "no pretraining run" in refusal(at(command="maze"))
     assert "no pretraining run" in refusal(lambda config: [1, 2])
-    assert "damaged" in refusal(lambda config: config.pop("run") and None)
+    assert "damaged: run is missing" in refusal(lambda config: config.pop("run") and None)
     (tmp_path / "config.json").write_text('{"command": ')
     with pytest.raises(UserError, match="damaged"):
         load_pretraining(tmp_path)

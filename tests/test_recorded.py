@@ -26,7 +26,7 @@ GREEN = (0, 200, 0)
 class Dial(gymnasium.Env):
     """A number that actions move, and a picture of it: a green column on white. Ends where it leaves [-1, 1]."""
 
-    metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 20}
+    metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 20}  # type: ignore[misc]
     observation_space = Box(-2.0, 2.0, (1,), np.float32)
     action_space = Box(-1.0, 1.0, (1,), np.float32)
 
@@ -196,8 +196,8 @@ class Wall:
     """Keeps what is hung on it."""
 
     def __init__(self):
-        self.pictures: list[Handle] = []
-        self.labels: list[Handle] = []
+        self.pictures: list[Any] = []
+        self.labels: list[Any] = []
 
     def add_image(self, name: str, image: np.ndarray, width: float, height: float, **rest: Any) -> Handle:
         self.pictures.append(Handle(name=name, image=image, width=width, height=height, visible=True, **rest))

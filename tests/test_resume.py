@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from event_files import curves
+from run_folders import forget_sums
 
 from becl import envs
 from becl.commands.cli import main
@@ -49,6 +50,7 @@ from becl.runs.events import EventWriter
 from becl.runs.folder import open_folder
 from becl.runs.lock import locked
 from becl.runs.progress import Progress
+from becl.runs.tables import read_rows
 from becl.skills import OneHot
 
 # The replay is full before the end of most runs here, and goes round.
@@ -542,12 +544,26 @@ def test_a_sealed_checkpoint_of_something_else_is_one_line(change, halfway, tmp_
     assert error.startswith("becl: ")
 
 
-def test_a_log_that_was_cut_short_is_said(halfway, capsys):
-    (halfway / "metrics.csv").write_text("step,seed\n")
-    assert main(["resume", str(halfway)]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert "metrics.csv is shorter than" in error
+@pytest.mark.parametrize("lost", ["metrics.csv", "changed", "tensorboard"])
+def test_what_was_removed_is_written_again(lost, halfway, whole, capsys):
+    before = {path: curves(path) for path in (halfway / "tensorboard").iterdir()}
+    if lost == "tensorboard":
+        shutil.rmtree(halfway / lost)
+    elif lost == "metrics.csv":
+        (halfway / lost).unlink()
+    else:
+        (halfway / "metrics.csv").write_text("step,seed\n")
+    assert main(["resume", str(halfway)]) == 0
+    assert "written again" in capsys.readouterr().err
+    if lost != "tensorboard":
+        assert_same_run(whole, halfway)
+        return
+    rows = read_rows(halfway / "metrics.csv")
+    for path, told in before.items():
+        own = {row["step"]: row["reward"] for row in rows if f"seed-{row['seed']}" == path.name}
+        again = {step: values["reward"] for step, values in curves(path) if "reward" in values}
+        assert again == pytest.approx(own, rel=1e-5)
+        assert own.keys() > {step for step, values in told if "reward" in values}
 
 
 # --- The command ------------------------------------------------------------------------------------------------------
@@ -620,6 +636,7 @@ def test_resume_of_finetuning_and_of_a_study(sources, tmp_path, monkeypatch, cap
 
 def changed(out: Path, *place: str, **values: Any) -> None:
     config = json.loads((out / "config.json").read_text())
+    forget_sums(out)
     inner = config
     for name in place:
         inner = inner[name]
@@ -630,11 +647,11 @@ def changed(out: Path, *place: str, **values: Any) -> None:
 REFUSED = [
     (lambda out: changed(out, steps=140), "another configuration (steps: 120, 140 now)"),
     (lambda out: changed(out, "run", "learner", hidden=9), "another configuration (run.learner.hidden: 8, 9 now)"),
-    (lambda out: changed(out, colour="blue"), "unknown option of Pretraining 'colour'"),
-    (lambda out: changed(out, "run", "replay", depth=3), "unknown option of Replay 'depth'"),
+    (lambda out: changed(out, colour="blue"), "config.json: unknown option of Pretraining 'colour'"),
+    (lambda out: changed(out, "run", "replay", depth=3), "unknown option of Replay 'run.replay.depth'"),
     (lambda out: changed(out, command="dance"), "holds no run that can be resumed"),
     (lambda out: (out / "config.json").write_text("[" * 100_000), "damaged"),
-    (lambda out: (out / "config.json").write_text("[]"), "holds no run"),
+    (lambda out: forget_sums(out) or (out / "config.json").write_text("[]"), "holds no run"),
     (lambda out: (out / "config.json").unlink(), "holds no run"),
 ]
 
@@ -654,6 +671,7 @@ def test_a_version_with_other_settings_is_refused(halfway, capsys):
     """A field that this version has and the one that began the run had not."""
     config = json.loads((halfway / "config.json").read_text())
     del config["run"]["precision"]
+    forget_sums(halfway)
     (halfway / "config.json").write_text(json.dumps(config))
     assert main(["resume", str(halfway)]) == 2
     error = capsys.readouterr().err
@@ -707,7 +725,8 @@ def test_a_second_process_is_refused_until_the_first_is_killed(halfway, whole, c
 def test_a_lock_that_says_nothing_is_taken_over(text, tmp_path):
     (tmp_path / "lock").write_text(text)
     with locked(tmp_path):
-        assert json.loads((tmp_path / "lock").read_text()) == {"pid": os.getpid(), "host": socket.gethostname()}
+        held = json.loads((tmp_path / "lock").read_text())
+        assert (held["pid"], held["host"]) == (os.getpid(), socket.gethostname())
 
 
 def test_a_lock_of_a_process_that_is_gone_is_taken_over_here_only(tmp_path):

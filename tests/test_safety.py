@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gallery_runs import make_run
+from run_folders import forget_sums
 
 import becl
 from becl import trust as trust_file
@@ -31,7 +32,8 @@ from becl.runs.lock import forget_remote, locked
 from becl.runs.result import identity, is_finished, read_result
 from becl.sweeps.record import recorded_jobs
 
-FILES = ("config.json", "result.json", "metrics.csv", "scores.csv", "lock", "error.log", "config.json.part",
+FILES = ("SHA256SUMS", "seed-0/SHA256SUMS",
+         "config.json", "result.json", "metrics.csv", "scores.csv", "lock", "error.log", "config.json.part",
          "curves.png", "seed-0/snapshot-5000.safetensors", "checkpoint/step-10.json", "checkpoint/step-10.safetensors",
          "tensorboard/seed-0/events.out.tfevents.1794851917.host", "evaluation/skills-5000.csv",
          "gallery/.skills.part.mp4", "notes/far/below.txt")  # fmt: skip
@@ -230,12 +232,14 @@ class TestNames:
         open_folder(study.config(), out)
         note_seeds(study, out)
         config = json.loads((out / "config.json").read_text())
+        forget_sums(out)
         config["runs"] = {label: config["runs"]["becl"]}
         (out / "config.json").write_text(json.dumps(config))
         assert_refused(["resume", str(out)], tmp_path, capsys, "config.json is damaged")
 
     @pytest.mark.parametrize("command", ["evaluate", "video", "export"])
     def test_a_seed_is_no_path(self, command, run, tmp_path, capsys):
+        forget_sums(run)
         (run / "seed-..").mkdir()
         shutil.copytree(run / "seed-0", tmp_path / "outside")
         config = json.loads((run / "config.json").read_text())
@@ -283,6 +287,7 @@ def ran(tmp_path, monkeypatch) -> Iterator[Path]:
 
 
 def with_env(run: Path, env: str) -> Path:
+    forget_sums(run)
     config = json.loads((run / "config.json").read_text())
     (run / "config.json").write_text(json.dumps(config | {"env": env}))
     return run

@@ -930,6 +930,8 @@ def before_going_on(start: Callable[[threading.Thread], None]) -> Callable[[thre
 
     def started(thread: threading.Thread) -> None:
         start(thread)
+        if thread.name == "becl-lease":  # It is renewed, too, which is none of this.
+            return
         deadline = time.monotonic() + 600
         while not (JOB / "status.json").exists() and time.monotonic() < deadline:
             time.sleep(0.01)

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from run_folders import forget_sums
 from test_sweep import pretend, refused, write
 
 from becl.commands.cli import main
@@ -295,7 +296,8 @@ def test_a_pretraining_that_others_still_need_is_left_where_its_networks_are(unc
 
 
 def change(path: Path, column: str) -> None:
-    """Another number in the last row of a table."""
+    """Another number in the last row of a table, as if it had been written so."""
+    forget_sums(path.parent)
     with path.open() as file:
         rows = list(csv.DictReader(file))
     rows[-1][column] = "12.5"
@@ -320,6 +322,7 @@ def test_the_same_run_with_other_numbers_is_refused(copied: Path, capsys: Said):
 
 def test_another_sweep_is_refused(copied: Path, capsys: Said):
     record = Path("whole/sweep.json")
+    forget_sums(Path("whole"))
     text = record.read_text()
     record.write_text(text.replace('"sweep": "s"', '"sweep": "t"'))
     assert refused_collect(capsys, "whole", "target").startswith(
@@ -344,6 +347,8 @@ def test_what_was_copied_in_part_is_refused(name: str, uncut: Path, capsys: Said
     path = Path("whole", JOBS[2 if name == "scores.csv" else 0], name)
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:-1]))
+    assert f"{name} is damaged: its checksum is not the one in" in refused_collect(capsys, "whole", "target")
+    forget_sums(path.parent)
     said = refused_collect(capsys, "whole", "target")
     assert "is finished, but its tables are incomplete" in said
     assert not Path("target").exists()

@@ -158,6 +158,15 @@ def test_a_run_that_learned_or_was_long_is_looked_at(short, tmp_path):
     assert "gallery" not in next_step(foreign, tmp_path, True)
 
 
+def test_the_next_command_names_whose_code_it_runs(short, tmp_path, monkeypatch):
+    foreign = dataclasses.replace(short, env="gym:arms/Arm-v0")
+    asked = options_of(next_step(foreign, tmp_path, None), EvaluateOptions)
+    assert (asked.run, asked.trust) == (tmp_path, True)
+    assert "--trust" not in next_step(dataclasses.replace(short, env="gym:Pendulum-v1"), tmp_path, None)
+    monkeypatch.setattr("becl.experiments.verdicts.origins_of", lambda config: {"own": "my methods.py"})
+    assert next_step(short, tmp_path, None).endswith(f"becl evaluate {tmp_path} --plugin 'my methods.py'")
+
+
 def test_the_last_lines_of_a_pretraining(short, tmp_path):
     rows = [f"{step},{seed},0.14" for step in range(1000, 20_001, 1000) for seed in (0, 1)]
     (tmp_path / "metrics.csv").write_text("\n".join(["step,seed,reward", *rows]) + "\n")

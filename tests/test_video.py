@@ -14,7 +14,7 @@ from PIL import Image
 from becl.commands.cli import main
 from becl.measure.estimators import alignment_and_uniformity
 from becl.objectives.encoder import encode
-from becl.runs.folder import whole
+from becl.runs.writing import whole
 from becl.views.figures.skills import coverage_map, skill_paths
 from becl.views.filmstrip import liveliest, strip
 from becl.views.poses import Motion, look_at

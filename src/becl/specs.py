@@ -5,7 +5,7 @@ import dataclasses
 import numbers
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -18,6 +18,11 @@ KINDS = {int: "a whole number", float: "a number", str: "text", Path: "a path"}
 def added(default: Any) -> Any:
     """An option that older folders do not have: left out of JSON where it has its default, so that they still fit."""
     return dataclasses.field(default=default, metadata={"added": True})
+
+
+def former(default: Any, *values: Any) -> Any:
+    """An option with values that only older folders have: they are read, and cannot be asked for any more."""
+    return dataclasses.field(default=default, metadata={"former": values})
 
 
 def to_dict(spec: Any) -> Any:
@@ -61,22 +66,101 @@ def upgraded(data: Any) -> Any:
     return data
 
 
-def from_dict(data: Any, classes: Mapping[str, type], hint: Any = Any) -> Any:
-    """The spec that `to_dict` made these JSON values of."""
+def from_dict(data: Any, classes: Mapping[str, type], hint: Any = Any, path: str = "") -> Any:
+    """The spec that `to_dict` made these JSON values of; refuses what is not of the annotated types, by its path."""
     if isinstance(data, dict) and "spec" in data:
-        if data["spec"] not in classes:
-            raise unknown("spec", str(data["spec"]), classes)
-        kind = classes[data["spec"]]
-        hints = typing.get_type_hints(kind)
-        names = {field.name for field in dataclasses.fields(kind)}
-        if other := sorted(data.keys() - names - {"spec"}):
-            raise unknown(f"option of {data['spec']}", other[0], sorted(names))
-        return kind(**{name: from_dict(data[name], classes, hints[name]) for name in names if name in data})
-    if isinstance(data, list):
-        items = [from_dict(item, classes) for item in data]
-        # A named tuple is made of its values, any other tuple of one list of them.
-        return hint(*items) if hasattr(hint, "_fields") else tuple(items)
-    return data
+        return _spec_of(data, classes, hint, path)
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return _either(data, classes, args, path)
+    if origin is Literal:
+        if not any(data == one and type(data) is type(one) for one in args):
+            raise unknown(f"value of {path}", str(data), map(str, args))
+        return data
+    if origin in (tuple, collections.abc.Sequence) or hint is tuple or hasattr(hint, "_fields"):
+        return _items(data, classes, hint, path)
+    scalar = {int: int, float: (int, float), bool: bool, str: str, types.NoneType: types.NoneType}.get(hint)
+    if scalar is not None and (not isinstance(data, scalar) or (isinstance(data, bool) and hint is not bool)):
+        raise _wrong(path, data, KINDS.get(hint, {bool: "true or false"}.get(hint, "null")))
+    if hint is int and isinstance(data, int) and not -(2**31) < data < 2**31:
+        raise UserError(f"{path} {data}: must be below 2^31")
+    if dataclasses.is_dataclass(hint) or getattr(hint, "_is_protocol", False):
+        raise _wrong(path, data, f"a {getattr(hint, '__name__', hint)}")
+    return (
+        tuple(from_dict(item, classes, Any, f"{path}[{n}]") for n, item in enumerate(data))
+        if isinstance(data, list)
+        else data
+    )
+
+
+def _spec_of(data: dict[str, Any], classes: Mapping[str, type], hint: Any, path: str) -> Any:
+    """The spec of a class that JSON values name."""
+    above = f"{path}." if path else ""
+    if not isinstance(data["spec"], str) or data["spec"] not in classes:
+        raise unknown(f"spec {path}".rstrip(), str(data["spec"]), classes)
+    kind = classes[data["spec"]]
+    if not _suits(kind, hint):
+        raise _wrong(path, data["spec"], f"a {getattr(hint, '__name__', hint)}")
+    hints, fields = typing.get_type_hints(kind), {field.name: field for field in dataclasses.fields(kind)}
+    if other := sorted(data.keys() - fields.keys() - {"spec"}):
+        raise unknown(f"option of {data['spec']}", f"{above}{other[0]}", [f"{above}{name}" for name in sorted(fields)])
+    values = {
+        name: data[name]
+        if data[name] in field.metadata.get("former", ())
+        else from_dict(data[name], classes, hints[name], above + name)
+        for name, field in fields.items()
+        if name in data
+    }
+    for name, field in fields.items():
+        if name not in data and field.default is field.default_factory is dataclasses.MISSING:
+            raise UserError(f"{above}{name} is missing")
+    return kind(**values)
+
+
+def _suits(kind: type, hint: Any) -> bool:
+    """Whether a class of specs can stand where a hint is."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return any(_suits(kind, one) for one in typing.get_args(hint))
+    if getattr(hint, "_is_protocol", False):
+        wanted = {name for name in {**vars(hint), **vars(hint).get("__annotations__", {})} if not name.startswith("_")}
+        return all(hasattr(kind, name) or name in {f.name for f in dataclasses.fields(kind)} for name in wanted)
+    return hint is Any or (isinstance(hint, type) and issubclass(kind, hint))
+
+
+def _either(data: Any, classes: Mapping[str, type], hints: Sequence[Any], path: str) -> Any:
+    """A value of one of several types; where it is of none, what is said of the first."""
+    said: list[UserError] = []
+    for hint in hints:
+        try:
+            return from_dict(data, classes, hint, path)
+        except UserError as error:
+            said.append(error)
+    raise said[0]
+
+
+def _items(data: Any, classes: Mapping[str, type], hint: Any, path: str) -> Any:
+    """A tuple, or a named one, of a list of values."""
+    if not isinstance(data, list):
+        raise _wrong(path, data, "a list")
+    named = getattr(hint, "_fields", None)
+    if named is not None:
+        least = len(named) - len(hint._field_defaults)  # Those with a default are left out where they have it.
+        if not least <= len(data) <= len(named):
+            raise UserError(f"{path}: expected {least} values ({', '.join(named[:least])}), not {len(data)}")
+        hints, pairs = typing.get_type_hints(hint), zip(named, data, strict=False)
+        return hint(*(from_dict(one, classes, hints[name], f"{path}.{name}") for name, one in pairs))
+    args = typing.get_args(hint) or (Any, ...)
+    each = [args[0]] * len(data) if len(args) == 1 or args[-1] is ... else list(args)
+    if len(each) != len(data):
+        raise UserError(f"{path}: expected {len(each)} values, not {len(data)}")
+    return tuple(
+        from_dict(one, classes, kind, f"{path}[{n}]") for n, (one, kind) in enumerate(zip(data, each, strict=True))
+    )
+
+
+def _wrong(path: str, data: Any, wanted: str) -> UserError:
+    said = f"{data!r:.60}" if isinstance(data, str | int | float | None) else f"a {type(data).__name__}"
+    return UserError(f"{path}: expected {wanted}, not {said}")
 
 
 def difference(one: Any, other: Any, path: str = "") -> str | None:

@@ -135,18 +135,10 @@ def finetune(
     Without a run, `scratch` names what is learned from nothing: a task, or an environment as in `pretrain`; with
     `scratch=True`, `task` does. `tasks` is another name of `task`.
     """
-    task = task if tasks is None else tasks
-    scratch = None if scratch is False else scratch
-    if (run is None) == (scratch is None):
-        raise UserError("finetune: a pretrained run, or scratch=...; one of them")
-    if scratch is not None and scratch is not True:
-        task = scratch if isinstance(scratch, str) else hand_over(scratch)
     options = fill(
         FinetuneOptions,
-        {
-            "run": run.folder if isinstance(run, Run) else run,
-            "task": [task] if isinstance(task, str) else task,
-            "scratch": scratch is not None,
+        to_learn(run, task if tasks is None else tasks, scratch)
+        | {
             "seeds": None if seeds is None else to_seeds(seeds),
             "snapshot": snapshot,
             "skill": skill,
@@ -396,6 +388,17 @@ def sweep(
 
 
 # --- Helpers ----------------------------------------------------------------------------------------------------------
+
+
+def to_learn(run: Run | Place | None, task: str | Sequence[str], scratch: Environment | bool | None) -> dict[str, Any]:
+    """The options of a finetuning that say what learns which tasks."""
+    scratch = None if scratch is False else scratch
+    if (run is None) == (scratch is None):
+        raise UserError("finetune: a pretrained run, or scratch=...; one of them")
+    if scratch is not None and scratch is not True:
+        task = scratch if isinstance(scratch, str) else hand_over(scratch)
+    tasks = [task] if isinstance(task, str) else task
+    return {"run": run.folder if isinstance(run, Run) else run, "task": tasks, "scratch": scratch is not None}
 
 
 def finetuned(options: FinetuneOptions, callbacks: Sequence[Callback], quiet: bool) -> Finetuned:

@@ -12,6 +12,7 @@ from typing import Any
 from becl import plugins
 from becl.errors import UserError, printable, unknown
 from becl.invocation import COMMAND, own_version
+from becl.runs.sums import gathering_unlisted, tell_unlisted
 from becl.signals import STOPPED, answered, heard
 from becl.terminal import Loss, Output, streams
 
@@ -157,7 +158,11 @@ def run(name: str, options: Any, words: Sequence[str]) -> int:
     module = importlib.import_module(f"becl.commands.{name.replace('-', '_')}")
     if heard():  # It waited for the import.
         raise KeyboardInterrupt
-    return module.run(options)
+    with gathering_unlisted() as unlisted:  # An error is one line, and no other beside it.
+        code = module.run(options)
+    if code == 0:
+        tell_unlisted(unlisted)
+    return code
 
 
 def loss_of(name: str, options: Any) -> Loss:

@@ -31,7 +31,7 @@ from becl.commands.machine import (
 from becl.errors import UserError
 from becl.options import DoctorOptions
 from becl.processes import ended, exit_text, final_line, started
-from becl.runs.folder import write_text
+from becl.runs.writing import write_text
 
 
 class Apart(NamedTuple):

@@ -9,7 +9,7 @@ from becl.experiments.maze_study import Study, make_study, note_seeds, unfinishe
 from becl.experiments.workers import execute
 from becl.options import MazeOptions
 from becl.runs.folder import open_folder
-from becl.runs.lock import locked, seeds_lock
+from becl.runs.lock import Lost, locked, seeds_lock
 from becl.signals import STOPPED, heard
 from becl.views.maze_report import draw, print_table
 
@@ -45,6 +45,9 @@ def run_study(study: Study, out: Path, workers: int | None, demo: bool) -> int:
     with locked(out):
         try:
             return _run_study(study, out, workers, demo)
+        except Lost as error:
+            print(f"becl: failed: {error}", file=sys.stderr)
+            return 1
         except OSError as error:
             print(f"becl: failed: cannot write in {out}: {error.strerror}", file=sys.stderr)
             return 1

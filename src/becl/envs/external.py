@@ -23,6 +23,7 @@ from becl.envs.dm_env import DmEnvironment
 from becl.envs.images import Image, find_image
 from becl.envs.simulations import Step, shared_seeds
 from becl.envs.spec import EnvSpec
+from becl.envs.watchdog import watched
 from becl.errors import UserError, unknown
 from becl.trust import check_trusted
 
@@ -40,11 +41,19 @@ class GymBatch:
 
     resumable = False
 
-    def __init__(self, make: Callable[[], Any], num_envs: int = 1, seed: int | Sequence[int] = 0, images: bool = False):
-        """`make` gives a new environment. With `images`, observations are the image that each has in it."""
+    def __init__(
+        self,
+        make: Callable[[], Any],
+        num_envs: int = 1,
+        seed: int | Sequence[int] = 0,
+        images: bool = False,
+        name: str = "an environment",
+    ):
+        """`make` gives a new environment, which messages call by its `name`. With `images`, observations are the image
+        that each has in it."""
         from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-        self.seeds = shared_seeds(seed, num_envs)
+        self.name, self.seeds = name, shared_seeds(seed, num_envs)
         self.num_envs = num_envs
         self._envs: Any = SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
         self.space = self._envs.single_observation_space
@@ -68,11 +77,13 @@ class GymBatch:
             for number in range(each)
         ]
         self._begun += 1
-        obs, _ = self._envs.reset(seed=numbers)
+        with watched(self.name, self.num_envs):
+            obs, _ = self._envs.reset(seed=numbers)
         return self.layout.batch(obs, self.num_envs)
 
     def step(self, action: np.ndarray) -> Step:
-        raw, reward, terminated, truncated, info = self._envs.step(self.to_action(action))
+        with watched(self.name, self.num_envs):
+            raw, reward, terminated, truncated, info = self._envs.step(self.to_action(action))
         obs = self.layout.batch(raw, self.num_envs)
         next_obs, over = obs.copy(), terminated | truncated
         for number in np.flatnonzero(over):
@@ -137,6 +148,8 @@ class Layout:
                     f"observation{what} is {type(leaf).__name__}: numbers (Box, also in a Dict) are supported"
                 )
         self.size = _numbers(flatten_space(space))
+        if not self.size:
+            raise UserError("observations have no numbers: there is nothing to see")
         self.parts: dict[str, slice] = {}
         """The columns of each part of a Dict."""
         begin = 0
@@ -233,6 +246,8 @@ def actions_of(space: Any) -> Ranges | Choices:
         raise UserError(
             f"actions are {type(space).__name__}: numbers (Box) and a single choice (Discrete) are supported"
         )
+    if not int(np.prod(space.shape)):
+        raise UserError("actions have no numbers: there is nothing to learn")
     low, high = (np.asarray(bound, np.float64).reshape(-1) for bound in (space.low, space.high))
     if not (np.isfinite(low) & np.isfinite(high)).all():
         raise UserError(
@@ -418,7 +433,7 @@ def external_image(name: str) -> Image | None:
 def make_external(name: str, num_envs: int, seed: int | Sequence[int], images: bool = False) -> GymBatch:
     make = maker_of(name)
     try:
-        return GymBatch(make, num_envs, seed, images)
+        return GymBatch(make, num_envs, seed, images, name)
     except UserError as error:
         raise UserError(f"{name}: {error}") from None
     except Exception as error:  # Environments may raise anything here: a missing package, a missing file.

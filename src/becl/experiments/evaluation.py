@@ -21,7 +21,7 @@ import numpy as np
 
 from becl.envs.external import is_external
 from becl.errors import UserError, unknown
-from becl.experiments.environments import position_of
+from becl.experiments.environments import check_here, position_of
 from becl.experiments.pretraining import Pretraining, load_pretraining
 from becl.experiments.settings import check_positive, check_seeds
 from becl.experiments.snapshots import load_snapshot, snapshot_path
@@ -30,9 +30,11 @@ from becl.measure.skills import SQUARE, STARTS, per_skill, rollout, sets_of, ski
 from becl.measure.verdicts import judge_accuracy, with_error
 from becl.options import EvaluateOptions
 from becl.runs.compiling import progress
-from becl.runs.folder import check_place, choose_snapshot, six_digits, to_csv, trust_folder, write_text
+from becl.runs.folder import check_place, choose_snapshot, six_digits, to_csv, trust_folder
 from becl.runs.log import readable
 from becl.runs.progress import counted
+from becl.runs.sums import write_group
+from becl.runs.writing import make_folder
 from becl.seeds import seeds_text
 from becl.sharing import shared_command
 from becl.skills import SkillSpace
@@ -101,6 +103,7 @@ def resolve(options: EvaluateOptions) -> Request:
     vectors, names = choose_skills(pretraining.method, pretraining.run.objective.skills, options.skills)
     out = options.out or options.run / "evaluation"
     check_place(out)
+    check_here(pretraining.env, pretraining.run)
     check_positive({"--square": options.square})
     position = position_of(pretraining.env, options.position)
     return Request(
@@ -236,15 +239,13 @@ def write(request: Request, measured: Evaluation, seconds: float, line: str) -> 
     tables = {"zero-shot": measured.zero_shot, "per-skill": measured.per_skill, "skills": measured.skills}
     about = out / f"result-{request.snapshot}.json"
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
         about.unlink(missing_ok=True)  # It may be from an earlier evaluation.
-        for name, rows in tables.items():
-            path = out / f"{name}-{request.snapshot}.csv"
-            if rows:
-                write_text(path, table_text(rows))
-            else:
-                path.unlink(missing_ok=True)  # A maze has no tasks.
-        write_text(about, json.dumps(result, indent=1) + "\n")
+        paths = {out / f"{name}-{request.snapshot}.csv": rows for name, rows in tables.items()}
+        for path in [path for path, rows in paths.items() if not rows]:
+            path.unlink(missing_ok=True)  # A maze has no tasks.
+        files = {path: table_text(rows) for path, rows in paths.items() if rows}
+        write_group(files | {about: json.dumps(result, indent=1) + "\n"})
     except OSError as error:
         raise UserError(f"cannot write in {out}: {error.strerror}") from None
 

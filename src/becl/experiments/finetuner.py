@@ -10,7 +10,7 @@ from typing import Any
 from becl.envs.external import is_external
 from becl.experiments import memory
 from becl.experiments.encoder_weights import keep_weights
-from becl.experiments.environments import make_envs, make_unseen, seen_line
+from becl.experiments.environments import check_here, make_envs, make_unseen, seen_line
 from becl.experiments.finetuning import Finetuning, lane_keys
 from becl.experiments.judge import Judge
 from becl.experiments.lanes import MakeEnvironments, environments_of
@@ -27,11 +27,12 @@ from becl.measure.coverage import Coverage
 from becl.measure.skills import skills_of
 from becl.options import FinetuneOptions
 from becl.runs.callbacks import Callback
-from becl.runs.folder import six_digits, to_csv, write_text
+from becl.runs.folder import six_digits, to_csv
 from becl.runs.log import lane_name
 from becl.runs.progress import Progress, clock, counted, say
 from becl.runs.recording import Restored
 from becl.runs.session import Kept, Session, run_command
+from becl.runs.sums import write_checked
 
 CHECKPOINT_EVERY = FinetuneOptions.checkpoint_every
 # Evaluation has other starts than training, and the final score yet others, which are the same for every method.
@@ -61,6 +62,8 @@ class Finetuner:
         return self.finetuning.config()
 
     def open(self, stack: contextlib.ExitStack) -> Restorable:
+        if self.finetuning.skill != "meta":  # A controller's actions are skills.
+            check_here(self.finetuning.env, self.run)
         keep_weights(self.run, self.out)
         environments = stack.enter_context(contextlib.closing(self._surroundings(self.run.envs)))
         testing = self._surroundings(self.finetuning.eval_episodes, EVALUATION_SEED)
@@ -110,7 +113,7 @@ class Finetuner:
             session.save()
             return False
         session.listeners.final(self.steps, finals)
-        write_text(self.out / "final.csv", to_csv([six_digits(row) for row in finals]))
+        write_checked(self.out / "final.csv", to_csv([six_digits(row) for row in finals]))
         save_policies(finetuning, self.out, state)
         return True
 

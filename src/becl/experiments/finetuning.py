@@ -12,7 +12,6 @@ all skills are tried side by side); lanes are trained together. A run lives in a
     result.json      written last: how long it took, on what
 """
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from becl.envs import maze
 from becl.envs.external import is_external
 from becl.errors import UserError, unknown
 from becl.experiments.encoder_weights import recall_weights
-from becl.experiments.environments import changed_length, spec_of
+from becl.experiments.environments import changed_length, check_here, check_recorded, spec_of
 from becl.experiments.lanes import Lane
 from becl.experiments.pretraining import (
     EPISODE_LENGTH,
@@ -44,7 +43,7 @@ from becl.experiments.pretraining import (
     with_vision,
     with_width,
 )
-from becl.experiments.settings import Given, check_least, check_seeds, settings_of
+from becl.experiments.settings import Given, check_least, check_seeds, reading, settings_of
 from becl.learning.choice import BestFirst, Held, Prior, Regress, SkillChoice
 from becl.learning.controller import Controller, over_stretches
 from becl.learning.offpolicy import OffPolicy
@@ -197,6 +196,7 @@ def tuned_run(domain: str, pretraining: Pretraining | None, options: FinetuneOpt
         word = "--pixels" if options.pixels else word
         raise UserError(f"{word}: what is seen stays as it was pretrained; it is for --scratch")
     before = pretraining.run
+    check_here(pretraining.env, before)
     replay = dataclasses.replace(before.replay, capacity=Replay().capacity, released_skill=False, balanced=False)
     if before.vision is not None:
         replay = dataclasses.replace(replay, nstep=Replay().nstep)
@@ -292,13 +292,31 @@ def load_finetuning(out: Path) -> Finetuning:
         raise UserError(f"{out} holds no finetuning run")
     rules = (Finetuning, Held, BestFirst, Regress, Selector, Controller, Extrinsic)
     classes = spec_classes() | {kind.__name__: kind for kind in rules}
-    finetuning = None
-    with contextlib.suppress(TypeError):  # Something without a default is missing.
-        finetuning = from_dict({"spec": "Finetuning", **config}, classes)
-    if finetuning is None or not isinstance(finetuning.run, OffPolicy):
-        raise UserError(f"{out / 'config.json'} is damaged")
+    with reading(out / "config.json"):
+        finetuning = from_dict({**config, "spec": "Finetuning"}, classes, Finetuning)
     recall_weights(finetuning.run, out)
+    with reading(out / "config.json"):
+        check_loaded(finetuning)
     return finetuning
+
+
+def check_loaded(finetuning: Finetuning) -> None:
+    """Refuses values that no command makes, in what was read."""
+    before = finetuning.pretraining
+    if before is not None:
+        check_recorded(before.env, before.run)
+    if (before is None) != (finetuning.snapshot is None) or (before is None) != (finetuning.source is None):
+        raise UserError("pretraining, snapshot and source: all of them or none")
+    if before is None or finetuning.skill != "meta" or finetuning.tasks != (finetuning.env,):
+        resolve_tasks(finetuning.tasks, before)  # A controller may learn in another environment, which is its task.
+    resolve_choice(finetuning.skill, finetuning.method, before)
+    check_seeds(finetuning.seeds)
+    check_run(finetuning.run)
+    if finetuning.skill != "meta":
+        check_recorded(finetuning.env, finetuning.run)
+    for name in ("eval_every", "eval_episodes", "final_episodes"):
+        check_least(name, getattr(finetuning, name))
+    check_least("steps", finetuning.steps, least=0)
 
 
 def resolve_tasks(tasks: Sequence[str], pretraining: Pretraining | None) -> tuple[str, ...]:

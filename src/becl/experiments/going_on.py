@@ -25,10 +25,11 @@ from becl.experiments.pretraining import Pretraining, check, load_pretraining
 from becl.experiments.snapshots import load_snapshot, snapshot_path
 from becl.learning.offpolicy import RunState
 from becl.runs.checkpoint import Checkpoints
-from becl.runs.folder import kept_snapshots, read_config, to_csv, write_text
-from becl.runs.inside import inside, read_text
+from becl.runs.folder import kept_snapshots, read_config, to_csv
+from becl.runs.inside import inside
 from becl.runs.lock import locked
 from becl.runs.result import identity, read_result
+from becl.runs.sums import SUMS, read_checked_text, write_checked
 from becl.seeds import seeds_named
 
 MORE = "more"
@@ -62,7 +63,7 @@ def note_steps(folder: Path, after: Pretraining) -> None:
     config = after.config() | ({"plugins": plugins} if plugins else {})
     with locked(folder):
         Checkpoints(folder / "checkpoint", {}).clear()  # Of a run that was killed as it ended.
-        write_text(folder / "config.json", json.dumps(config, indent=1) + "\n")
+        write_checked(folder / "config.json", json.dumps(config, indent=1) + "\n")
 
 
 def continued(pretraining: Pretraining, folder: Path, state: RunState) -> RunState:
@@ -76,7 +77,7 @@ def continued(pretraining: Pretraining, folder: Path, state: RunState) -> RunSta
 def seconds_before(folder: Path) -> float:
     """What the shorter run took."""
     try:
-        return float(json.loads(read_text(folder / "result.json"))["seconds"])
+        return float(json.loads(read_checked_text(folder / "result.json"))["seconds"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return 0.0
 
@@ -132,10 +133,10 @@ def take_in(folder: Path) -> None:
             _move(inside(more, f"seed-{seed}"), inside(folder, f"seed-{seed}"))
             _move(inside(more, "tensorboard", f"seed-{seed}"), inside(folder, "tensorboard", f"seed-{seed}"))
         config, result = read_config(folder), _merged(folder, more, before, both)
-        write_text(folder / "metrics.csv", _table(folder, more, both))
-        write_text(folder / "config.json", json.dumps(config | {"seeds": list(both.seeds)}, indent=1) + "\n")
-        write_text(folder / "result.json", json.dumps(result | identity(folder), indent=1) + "\n")
-        for name in ("metrics.csv", "result.json", "config.json"):
+        write_checked(folder / "metrics.csv", _table(folder, more, both))
+        write_checked(folder / "config.json", json.dumps(config | {"seeds": list(both.seeds)}, indent=1) + "\n")
+        write_checked(folder / "result.json", json.dumps(result | identity(folder), indent=1) + "\n")
+        for name in ("metrics.csv", "result.json", "config.json", SUMS):
             inside(more, name).unlink(missing_ok=True)
     for empty in (more / "tensorboard", more / "checkpoint", more):
         with contextlib.suppress(OSError):  # Files of others stay, and the folder with them.
@@ -144,7 +145,7 @@ def take_in(folder: Path) -> None:
 
 def _merged(folder: Path, more: Path, before: Pretraining, both: Pretraining) -> dict[str, Any]:
     """The result of a run and of its additional seeds together."""
-    one, other = (json.loads(read_text(place / "result.json")) for place in (folder, more))
+    one, other = (json.loads(read_checked_text(place / "result.json")) for place in (folder, more))
     if len(both.seeds) == len(before.seeds):  # It was taken in already, and this stopped before the end.
         return one
     seconds = one["seconds"] + other["seconds"]
@@ -155,7 +156,7 @@ def _merged(folder: Path, more: Path, before: Pretraining, both: Pretraining) ->
 def _table(folder: Path, more: Path, both: Pretraining) -> str:
     """metrics.csv of all seeds, in the order in which they would have been written together."""
     place = {str(seed): number for number, seed in enumerate(both.seeds)}
-    texts = [read_text(one / "metrics.csv").splitlines() for one in (folder, more)]
+    texts = [read_checked_text(one / "metrics.csv").splitlines() for one in (folder, more)]
     rows = {(int(row["step"]), place[row["seed"]]): row for text in texts for row in csv.DictReader(text)}
     return to_csv([rows[key] for key in sorted(rows)])
 

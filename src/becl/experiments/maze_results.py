@@ -21,8 +21,8 @@ from becl.measure.estimators import mine, particle_entropy, smooth
 from becl.measure.maze import maze_metrics
 from becl.nn.adam import without_optimizers
 from becl.runs.arrays import named_arrays
-from becl.runs.folder import six_digits, to_csv, write_bytes, write_text
-from becl.runs.inside import read_text
+from becl.runs.folder import six_digits, to_csv
+from becl.runs.sums import read_checked_text, write_checked, write_group
 
 REPEATS = 5  # Metrics are averaged over this many independent sets of trajectories.
 MEASURED = ("mutual_information", "coverage", "far", "seconds")
@@ -40,14 +40,11 @@ def keep(
     out: Path,
 ) -> None:
     """Measures a trained seed and writes its files, the JSON last; `curve` has one row of metrics per chunk."""
-    write_text(seed_path(out, label, seed, "csv"), to_csv([six_digits(row, nan="nan") for row in curve]))
     measured, arrays = measure(study.runs[label], state.learner, seed, study.mine_iterations)
     networks = {"learner": state.learner.networks, "objective": without_optimizers(state.objective)}
     weights = named_arrays(eqx.filter(networks, eqx.is_inexact_array))
-    write_bytes(seed_path(out, label, seed, "safetensors"), safetensors.numpy.save(weights))
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
-    write_bytes(seed_path(out, label, seed, "npz"), buffer.getvalue())
     result = {
         "label": label,
         "seed": seed,
@@ -58,7 +55,13 @@ def keep(
         "jax": jax.__version__,
         "python": platform.python_version(),
     }
-    write_text(seed_path(out, label, seed, "json"), json.dumps(result, indent=1) + "\n")
+    files = {
+        "csv": to_csv([six_digits(row, nan="nan") for row in curve]),
+        "safetensors": safetensors.numpy.save(weights),
+        "npz": buffer.getvalue(),
+        "json": json.dumps(result, indent=1) + "\n",
+    }
+    write_group({seed_path(out, label, seed, suffix): data for suffix, data in files.items()})
 
 
 def measure(
@@ -109,11 +112,13 @@ def finished(study: Study, out: Path) -> dict[str, list[dict[str, Any]]]:
 
     def read(path: Path) -> dict[str, Any]:
         try:
-            row = json.loads(read_text(path))
+            row = json.loads(read_checked_text(path))
             if path.name != f"seed-{row['seed']}.json" or row["label"] != path.parent.name:
                 raise ValueError("of another seed")
             if row["cycles"] != study.cycles or not all(type(row[name]) is float for name in MEASURED):
                 raise ValueError("of another study")
+        except UserError as error:
+            raise UserError(f"{error}; without {path}, this seed is trained again") from None
         except (KeyError, TypeError, ValueError, RecursionError):
             raise UserError(f"{path} is damaged; remove it to train this seed again") from None
         return row
@@ -147,6 +152,6 @@ def write_summary(study: Study, out: Path) -> dict[str, dict[str, Any]]:
     if results:
         names = list(dict.fromkeys(name for rows in results.values() for row in rows for name in row))
         rows = [{name: row.get(name, "") for name in names} for rows in results.values() for row in rows]
-        write_text(out / "summary.csv", to_csv([six_digits(row, nan="nan") for row in rows]))
-        write_text(out / "summary.json", json.dumps(summary, indent=1) + "\n")
+        write_checked(out / "summary.csv", to_csv([six_digits(row, nan="nan") for row in rows]))
+        write_checked(out / "summary.json", json.dumps(summary, indent=1) + "\n")
     return summary

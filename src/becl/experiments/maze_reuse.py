@@ -7,8 +7,8 @@ from pathlib import Path
 from becl.errors import UserError
 from becl.experiments.maze_results import finished
 from becl.experiments.maze_study import Study, load_study, seed_path, unfinished
-from becl.runs.folder import write_bytes, write_text
-from becl.runs.inside import inside, read_bytes
+from becl.runs.inside import inside
+from becl.runs.sums import read_checked, write_group
 
 KEPT = ("csv", "npz", "safetensors")  # The JSON comes last, as in training.
 
@@ -49,9 +49,9 @@ def is_whole(folder: Path, label: str, seed: int) -> bool:
 def copy(study: Study, source: tuple[Path, str], target: tuple[Path, str], seed: int) -> None:
     """Copies one seed's files, under the run's name here, without numbers that this study does not have."""
     inside(*target).mkdir(exist_ok=True)
-    for suffix in KEPT:
-        write_bytes(seed_path(*target, seed, suffix), read_bytes(seed_path(*source, seed, suffix)))
-    result = json.loads(read_bytes(seed_path(*source, seed, "json"))) | {"label": target[1]}
+    files = {suffix: read_checked(seed_path(*source, seed, suffix)) for suffix in KEPT}
+    result = json.loads(read_checked(seed_path(*source, seed, "json"))) | {"label": target[1]}
     if not study.mine_iterations:
         result.pop("mine", None)
-    write_text(seed_path(*target, seed, "json"), json.dumps(result, indent=1) + "\n")
+    files["json"] = json.dumps(result, indent=1).encode() + b"\n"
+    write_group({seed_path(*target, seed, suffix): data for suffix, data in files.items()})

@@ -26,6 +26,7 @@ from typing import Any
 from becl.envs import maze
 from becl.errors import UserError, unknown
 from becl.experiments.maze_kinds import KINDS, PUBLISHED, Kind
+from becl.experiments.maze_kinds import Setting as MazeSetting
 from becl.experiments.settings import (
     Given,
     Setting,
@@ -35,6 +36,7 @@ from becl.experiments.settings import (
     check_positive,
     check_seeds,
     positive_options,
+    reading,
     settings_of,
 )
 from becl.learning.onpolicy import OnPolicy
@@ -45,8 +47,9 @@ from becl.objectives import METHODS, MazeStudy, find_method, kinds_of
 from becl.objectives.protocol import chance_reward
 from becl.objectives.registry import STUDIED
 from becl.options import MazeOptions
-from becl.runs.folder import read_config, write_text
-from becl.runs.inside import inside, is_name, read_text
+from becl.runs.folder import read_config
+from becl.runs.inside import inside, is_name
+from becl.runs.sums import read_checked_text, write_checked
 from becl.skills import OneHot
 from becl.specs import check_numbers, from_dict, to_dict
 
@@ -91,13 +94,24 @@ def load_study(out: Path, seeds: tuple[int, ...] | None = None) -> Study:
     kinds = [kind for one in specs for kind in kinds_of(one)]
     classes = {kind.__name__: kind for kind in (*parts, *kinds)}
     try:
-        runs = {label: from_dict(run, classes) for label, run in config["runs"].items()}
+        named = config["runs"]
+        with reading(out / "config.json"):
+            runs = {label: from_dict(run, classes, OnPolicy, f"runs.{label}") for label, run in named.items()}
+            for run in runs.values():
+                check(run)
         if other := [label for label in runs if not is_label(label)]:
             raise UserError(f"{out / 'config.json'} is damaged: {other[0]!r} is no name of a run")
         if seeds is None:
-            seeds = tuple(int(seed) for seed in json.loads(read_text(out / "seeds.json")))
+            seeds = tuple(int(seed) for seed in json.loads(read_checked_text(out / "seeds.json")))
         kind_of(config["study"])
         setting = config.get("setting", "tuned")
+        with reading(out / "config.json"):
+            for name, least in (("cycles", 1), ("mine_iterations", 0)):
+                check_least(name, from_dict(config[name], {}, int, name), least)
+            if not runs:
+                raise UserError("runs: there is none")
+            from_dict(setting, {}, MazeSetting, "setting")
+            check_seeds([from_dict(seed, {}, int, "a seed in seeds.json") for seed in seeds] or [0])
         return Study(config["study"], runs, seeds, config["cycles"], config["mine_iterations"], setting)
     except OSError as error:
         raise UserError(f"{out}: seeds.json: {error.strerror}") from None
@@ -117,8 +131,8 @@ def note_seeds(study: Study, out: Path) -> None:
     path = out / "seeds.json"
     known: list[int] = []
     with contextlib.suppress(OSError, ValueError, TypeError):
-        known = [int(seed) for seed in json.loads(read_text(path))]
-    write_text(path, json.dumps(sorted({*known, *study.seeds})) + "\n")
+        known = [int(seed) for seed in json.loads(read_checked_text(path))]
+    write_checked(path, json.dumps(sorted({*known, *study.seeds})) + "\n")
 
 
 def kind_of(name: str) -> Kind:

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from becl.errors import UserError
 from becl.experiments.maze_results import keep
 from becl.experiments.maze_study import Study
 from becl.learning.onpolicy import OnPolicy
@@ -82,6 +83,8 @@ class MazeTrainer:
             rows = zip(*columns.values(), strict=True)
             self.curves = [dict(zip(columns, map(np.asarray, row), strict=True)) for row in rows]
             self.done, self.clock = found.step, Clock(float(found.about["seconds"]))
+            if not 0 < self.done <= self.study.cycles or len(self.curves) != -(-self.done // CHUNK):
+                raise UserError(f"{self._checkpoints.folder}: {len(self.curves)} rows do not go with cycle {self.done}")
 
     def train(self, report: Callable[[int], None]) -> None:
         """Trains for the cycles that are left; `report` gets the number that were done."""

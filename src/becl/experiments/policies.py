@@ -18,6 +18,7 @@ from becl.nn.adam import without_optimizers
 from becl.runs.arrays import load_arrays, save_arrays
 from becl.runs.inside import inside
 from becl.runs.log import lane_name
+from becl.runs.writing import make_folder
 
 
 def save_policies(finetuning: Finetuning, out: Path, state: RunState) -> None:
@@ -29,11 +30,13 @@ def save_policies(finetuning: Finetuning, out: Path, state: RunState) -> None:
     together = jax.device_get({"learner": without_optimizers(state.learner), "skill": chosen} | rule)
     for index, lane in enumerate(finetuning.lanes):
         path = policy_path(out, lane)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        about = {"method": finetuning.method, "step": str(finetuning.steps)} | {
-            k: str(v) for k, v in lane.label.items()
-        }
-        save_arrays(path, jax.tree.map(lambda leaf, index=index: leaf[index], together), about)
+        make_folder(path.parent)
+        save_arrays(path, jax.tree.map(lambda leaf, index=index: leaf[index], together), words_about(finetuning, lane))
+
+
+def words_about(finetuning: Finetuning, lane: Lane) -> dict[str, str]:
+    """What the file of a policy says of itself."""
+    return {"method": finetuning.method, "step": str(finetuning.steps)} | {k: str(v) for k, v in lane.label.items()}
 
 
 def policy_path(out: Path, lane: Lane) -> Path:
@@ -62,5 +65,5 @@ def load_policy(finetuning: Finetuning, out: Path, lane: Lane) -> tuple[Actor | 
         raise UserError(f"{out} has no policy of {lane.task}, seed {lane.seed} yet: it is not finished")
     dim = finetuning.run.objective.skills.dim
     like = {"learner": learner_shapes(finetuning.run), "skill": jax.ShapeDtypeStruct((dim,), np.dtype(np.float32))}
-    loaded = load_arrays(source, like)
+    loaded = load_arrays(source, like, words_about(finetuning, lane))
     return loaded["learner"].actor, np.asarray(loaded["skill"])

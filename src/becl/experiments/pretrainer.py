@@ -11,7 +11,7 @@ import jax
 from becl.envs.external import is_external
 from becl.experiments import memory
 from becl.experiments.encoder_weights import keep_weights
-from becl.experiments.environments import make_envs, seen_line
+from becl.experiments.environments import check_here, make_envs, seen_line
 from becl.experiments.going_on import continued, seconds_before
 from becl.experiments.pretraining import Pretraining, seed_keys
 from becl.experiments.snapshots import failure, save_snapshots
@@ -51,6 +51,7 @@ class Pretrainer:
         keep_weights(self.run, self.out)
         count = self.run.envs * len(self.labels)
         pretraining = self.pretraining
+        check_here(pretraining.env, self.run)
         environments = make_envs(pretraining.env, count, pretraining.seeds, self.run.vision, pretraining.episode_length)
         return stack.enter_context(contextlib.closing(environments))
 

@@ -24,6 +24,7 @@ from becl.experiments.encoder_weights import encoder_of, recall_weights, with_we
 from becl.experiments.environments import (
     changed_length,
     check_drawn,
+    check_recorded,
     check_seen,
     choose_numbers,
     parts_of,
@@ -38,6 +39,7 @@ from becl.experiments.settings import (
     check_positive,
     check_seeds,
     positive_options,
+    reading,
     settings_of,
 )
 from becl.learning.choice import Halves, Prior
@@ -325,6 +327,8 @@ def check_run(run: OffPolicy) -> None:
     """Raises on options with which no run can work."""
     learner: Any = run.learner
     check_positive(run_options(run) | positive_options(run.objective))
+    if not isinstance(run.objective.skills, NoSkill):
+        check_positive({"skills.dim": run.objective.skills.dim})
     if not 0 <= run.random_steps < float("inf"):
         raise UserError(f"random_steps {run.random_steps}: must not be negative")
     if isinstance(learner, DDPG) and not 0 <= learner.stddev < float("inf"):
@@ -379,11 +383,12 @@ def load_pretraining(out: Path) -> Pretraining:
     """The pretraining run that a folder holds."""
     config = without_plugins(read_pretraining(out), METHODS)
     del config["command"]
-    try:
-        pretraining = from_dict({"spec": "Pretraining", **config}, spec_classes())
-    except TypeError:  # Something without a default is missing.
-        raise UserError(f"{out / 'config.json'} is damaged") from None
+    with reading(out / "config.json"):
+        pretraining = from_dict({**config, "spec": "Pretraining"}, spec_classes(), Pretraining)
     recall_weights(pretraining.run, out)
+    with reading(out / "config.json"):
+        check(pretraining)
+        check_recorded(pretraining.env, pretraining.run)
     return pretraining
 
 

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Float32
 from becl.envs import maze
 from becl.envs.external import is_external, make_external
 from becl.errors import UserError
-from becl.experiments.environments import choose_numbers, parts_of
+from becl.experiments.environments import check_here, choose_numbers, parts_of
 from becl.experiments.evaluation import announce, seeds_of, table_text
 from becl.experiments.pretraining import Pretraining, load_pretraining
 from becl.experiments.snapshots import load_snapshot, snapshot_path
@@ -28,9 +28,10 @@ from becl.objectives import METHODS, Sum
 from becl.objectives.protocol import LeadsToGoals
 from becl.options import ReachOptions
 from becl.runs.compiling import progress
-from becl.runs.folder import check_place, choose_snapshot, trust_folder, write_text
+from becl.runs.folder import check_place, choose_snapshot, trust_folder
 from becl.runs.log import readable
 from becl.runs.progress import counted
+from becl.runs.writing import write_text
 from becl.terminal import console, table
 
 Goal = Float32[np.ndarray, " obs"]
@@ -129,6 +130,7 @@ def resolve(options: ReachOptions) -> Journey:
     snapshot = choose_snapshot(options.run, seeds, options.snapshot)
     out = options.out or options.run / "reach"
     check_place(out)
+    check_here(pretraining.env, pretraining.run)
     episodes, steps, within = options.episodes, options.steps, options.within
     return Journey(pretraining, options.run, snapshot, seeds, goals, list(options.goal), episodes, steps, within, out)
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import io
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +16,10 @@ from becl.experiments.finetuning import Finetuning
 from becl.experiments.judge import Judge
 from becl.learning.offpolicy import RunState
 from becl.learning.protocols import Restorable
-from becl.runs.folder import six_digits, to_csv, write_text
-from becl.runs.inside import plain
+from becl.runs.folder import six_digits, to_csv
 from becl.runs.log import readable
 from becl.runs.progress import counted
+from becl.runs.sums import read_checked_text, write_checked
 from becl.skills import OneHot
 from becl.terminal import console, table
 
@@ -52,14 +53,14 @@ class Scores:
         """Adds the rows of an evaluation, writes the file, and returns the new rows."""
         newest = score_rows(self._finetuning, step, skills, returns)
         self.rows += [six_digits(row) for row in newest]
-        write_text(self._path, to_csv(self.rows))
+        write_checked(self._path, to_csv(self.rows))
         return newest
 
     def resume(self, rows: list[dict[str, Any]]) -> None:
         """Continues after these rows; later ones are dropped."""
         self.rows = list(rows)
         if rows:
-            write_text(self._path, to_csv(rows))
+            write_checked(self._path, to_csv(rows))
 
     @property
     def complete(self) -> bool:
@@ -100,8 +101,7 @@ def final_scores(
 
 def read_scores(out: Path, name: str = "scores.csv") -> list[dict[str, str]]:
     """Reads the rows of the evaluations along the way or, with `final.csv`, of the final one."""
-    with open(out / name, opener=plain) as file:
-        return list(csv.DictReader(file))
+    return list(csv.DictReader(io.StringIO(read_checked_text(out / name))))
 
 
 def print_scores(finetuning: Finetuning, out: Path) -> None:

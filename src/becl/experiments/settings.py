@@ -1,10 +1,12 @@
 """Checks and changes of options that all experiments share."""
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from becl.errors import UserError
+from becl.errors import UserError, brief
 from becl.nn.adam import Adam
 from becl.nn.networks import hidden_widths
 from becl.objectives import Objective
@@ -31,6 +33,18 @@ class Setting(NamedTuple):
 
 Given = Mapping[str, Any] | Sequence[str | Setting]
 """Settings as they are given: a mapping from paths to values, or a sequence."""
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Says of a mistake in a configuration in which file it is."""
+    try:
+        yield
+    except UserError as error:
+        said = str(error).removeprefix("--")
+        raise UserError(f"{path}: {said}" if said.startswith("unknown") else f"{path} is damaged: {said}") from None
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is damaged: {brief(error)}") from None
 
 
 def settings_of(given: Given, example: str) -> Iterator[Setting]:

@@ -7,13 +7,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from becl.errors import Failed
+from becl.errors import Failed, UserError
 from becl.experiments.pretraining import Pretraining
 from becl.learning.offpolicy import OffPolicy, RunState
 from becl.nn.adam import with_optimizers, without_optimizers
 from becl.runs.arrays import load_arrays, save_arrays
 from becl.runs.checkpoint import Checkpoints
 from becl.runs.inside import inside
+from becl.runs.writing import make_folder
 
 
 def snapshot_path(out: Path, seed: int, step: int) -> Path:
@@ -30,11 +31,18 @@ def save_snapshots(pretraining: Pretraining, out: Path, state: RunState, step: i
             bad.append(index)
             continue
         path = snapshot_path(out, seed, step)
-        path.parent.mkdir(exist_ok=True)
-        about = {"env": pretraining.env, "method": pretraining.method, "seed": str(seed), "step": str(step)}
-        save_arrays(path, networks, about)
+        make_folder(path.parent)
+        save_arrays(path, networks, words_about(pretraining, path))
     if bad:
         raise Failed(failure(pretraining, out, step, "a weight", bad))
+
+
+def words_about(pretraining: Pretraining, path: Path) -> dict[str, str]:
+    """What a snapshot says of itself, which goes with its path."""
+    seed, step = path.parent.name.removeprefix("seed-"), path.stem.removeprefix("snapshot-")
+    if step.isdecimal() and int(step) > pretraining.steps:
+        raise UserError(f"{path}: the run has {pretraining.steps:,} steps only")
+    return {"env": pretraining.env, "method": pretraining.method, "seed": seed, "step": step}
 
 
 def load_snapshot(pretraining: Pretraining, path: Path) -> tuple[Any, Any]:
@@ -44,7 +52,7 @@ def load_snapshot(pretraining: Pretraining, path: Path) -> tuple[Any, Any]:
         "learner": jax.eval_shape(lambda: run.agent.init(key, run.env, run.objective.skills)),
         "objective": jax.eval_shape(lambda: run.objective.init(key, run.seen)),
     }
-    loaded = load_arrays(path, without_optimizers(shapes))
+    loaded = load_arrays(path, without_optimizers(shapes), words_about(pretraining, path))
     learner, objective = (with_optimizers(loaded[name], shapes[name]) for name in shapes)
     return learner, objective
 

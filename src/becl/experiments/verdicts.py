@@ -16,6 +16,7 @@ from becl.experiments.maze_study import load_study
 from becl.experiments.pretraining import Pretraining, load_pretraining
 from becl.measure.verdicts import Verdict, judge_returns, judge_reward
 from becl.options import PretrainOptions
+from becl.plugins import origins_of
 from becl.runs.metrics import read_metrics
 from becl.seeds import seeds_text
 
@@ -39,12 +40,20 @@ def pretraining_lines(pretraining: Pretraining, out: Path) -> list[str]:
 
 def next_step(pretraining: Pretraining, out: Path, learned: bool | None) -> str:
     """Suggests the next command to type."""
-    folder, longer = shlex.quote(str(out)), PretrainOptions.steps
+    folder, longer = shlex.quote(str(out)) + others_code(pretraining), PretrainOptions.steps
     if learned is False and pretraining.steps < longer:
         return f"train longer (default: {longer:,} steps): becl resume {folder} --steps {longer}"
     if learned and not is_external(pretraining.env):
         return f"look at them: becl gallery {folder} · measure what they do: becl evaluate {folder}"
     return f"measure what the policy does: becl evaluate {folder}"
+
+
+def others_code(pretraining: Pretraining) -> str:
+    """The words that a command needs besides the folder of a run whose method or environment is from outside."""
+    words = [f" --plugin {shlex.quote(word)}" for word in origins_of(pretraining.config()).values()]
+    kind, _, name = pretraining.env.partition(":")
+    outside = kind == "py" or (kind == "gym" and "/" in name)
+    return "".join(dict.fromkeys(words)) + (" --trust" if outside else "")
 
 
 def known_chance(folder: Path) -> float | None:

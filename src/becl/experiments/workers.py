@@ -26,6 +26,7 @@ from becl.errors import brief
 from becl.experiments.maze_study import Study, unfinished
 from becl.experiments.maze_trainer import train_seeds
 from becl.runs.compiling import progress
+from becl.runs.lock import Lease, Owner, held, holding
 from becl.runs.progress import Progress, interrupts
 
 ONE_THREAD = {
@@ -98,7 +99,7 @@ def _execute_processes(study, jobs, out, cores, workers, bar) -> list[str]:
             for number in range(min(len(jobs), workers)):
                 here, there = context.Pipe()
                 core = cores[number % len(cores)] if pin else None
-                arguments = (there, plugins.loaded(), pickle.dumps(study), out, core)
+                arguments = (there, plugins.loaded(), pickle.dumps(study), out, core, held())
                 process = context.Process(target=_work, args=arguments, daemon=True)
                 with nameless_main():
                     process.start()
@@ -186,7 +187,9 @@ def nameless_main() -> Iterator[None]:
         script.__dict__.update(hidden)
 
 
-def _work(pipe: Any, words: list[str], pickled: bytes, out: Path, core: int | None) -> None:
+def _work(
+    pipe: Any, words: list[str], pickled: bytes, out: Path, core: int | None, leases: list[tuple[Path, Owner]]
+) -> None:
     """Runs a worker process: trains one seed after another, until its pipe closes. Plug-ins are loaded before the
     study, which may need them."""
     if core is not None and hasattr(os, "sched_setaffinity"):
@@ -196,7 +199,7 @@ def _work(pipe: Any, words: list[str], pickled: bytes, out: Path, core: int | No
         plugins.load(word)
     study: Study = pickle.loads(pickled)
     # A closed pipe means that the parent is gone.
-    with contextlib.suppress(EOFError, OSError):
+    with holding([Lease(*lease) for lease in leases]), contextlib.suppress(EOFError, OSError):
         while True:
             label, seed = pipe.recv()
             try:

@@ -8,13 +8,15 @@ import jax
 import numpy as np
 
 from becl.envs import maze
-from becl.envs.external import is_external, make_external
+from becl.envs.external import LENGTH, is_external, make_external
+from becl.envs.spec import EnvSpec
 from becl.errors import UserError, unknown
+from becl.experiments.environments import check_sizes
 from becl.experiments.evaluation import choose_seed
 from becl.experiments.lanes import Lane
 from becl.experiments.policies import load_policies, load_policy, policy_path
 from becl.experiments.pretraining import load_pretraining
-from becl.experiments.snapshots import learner_shapes, snapshot_path
+from becl.experiments.snapshots import learner_shapes, snapshot_path, words_about
 from becl.export.policy import Skill, fold
 from becl.invocation import own_version
 from becl.learning.ddpg import Actor
@@ -84,7 +86,7 @@ def pretrained_policy(
     source = snapshot_path(folder, seed, step)
     objective = jax.eval_shape(lambda: spec.run.objective.init(jax.random.key(0), spec.run.seen))
     like = {"learner": learner_shapes(spec.run), "objective": without_optimizers(objective)}
-    actor = load_arrays(source, like)["learner"].actor
+    actor = load_arrays(source, like, words_about(spec, source))["learner"].actor
     about = describe(spec.run, spec.env, spec.method, seed, step, vector, name)
     return Policy(actor, vector, source, about)
 
@@ -204,5 +206,6 @@ def to_skill(found: Policy) -> Skill:
     if is_external(env):
         batch = make_external(env, 1, 0)
         batch.close()
+        check_sizes(env, EnvSpec(found.about["observation_dim"], found.about["action_dim"], LENGTH), batch.spec)
         to_vector, to_action = batch.layout.one, batch.to_action
     return Skill(fold(found.actor, found.skill), found.about, to_vector, to_action)

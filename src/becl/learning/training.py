@@ -49,6 +49,9 @@ class TrainingStep(NamedTuple):
         return self.loop.state
 
 
+LARGEST = float(np.finfo(np.float32).max)
+
+
 class EnvironmentFailed(Exception):
     """An environment raised an error, which is the cause of this one."""
 
@@ -65,12 +68,13 @@ def environment_errors(step: int) -> Iterator[None]:
 
 
 def check_outcome(step: Step) -> None:
-    """Raises on NaN and infinity before they spread to all weights."""
+    """Raises on NaN, infinity and what float32 cannot hold before they spread to all weights."""
     for name, values in (("an observation", step.next_obs), ("an observation", step.obs), ("a reward", step.reward)):
-        if isinstance(values, np.ndarray) and not np.isfinite(values).all():  # Images that were drawn are finite.
-            place = np.argwhere(~np.isfinite(values))[0].tolist()
+        if isinstance(values, np.ndarray) and not (fine := np.abs(values) <= LARGEST).all():  # Images are finite.
+            place = np.argwhere(~fine)[0].tolist()
             which = f"number {place[1]} of {name}" if values.ndim > 1 else name
-            raise ValueError(f"{which} is {values[tuple(place)]}")
+            value = values[tuple(place)]
+            raise ValueError(f"{which} is {value:g}{', more than float32 can hold' if np.isfinite(value) else ''}")
 
 
 class Diverged(FloatingPointError):

@@ -26,6 +26,7 @@ from becl.objectives.encoder import EncoderState, encoder_reward, fit_encoder, i
 from becl.objectives.positives import POSITIVES, Pairs, relate
 from becl.objectives.protocol import Batch, Metrics
 from becl.skills import OneHot
+from becl.specs import former
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class BeCL:
     """Number of skills."""
     temperature: float = 0.5
     """κ: lower contrasts nearer neighbours harder."""
-    positive: Literal["mean", "nearest", "aligned", "distant", "random", "pair"] = "mean"
+    positive: Literal["mean", "nearest", "aligned", "distant", "random", "pair"] = former("mean", "first")
     """Which state(s) of the same skill an anchor is pulled to: all of them (the printed expectation), the most similar
     one, the one at the same time of its trajectory, a distant one of the same trajectory (Figure 3), a few at random,
     or one partner (Algorithm 1: states come in groups of two of each skill, and contrast within their group). The most

@@ -165,8 +165,13 @@ def largest(scores: Float[Array, "anchors batch"], mask: Bool[Array, "anchors ba
 
 largest.defvjp(
     lambda scores, mask: ((best := largest(scores, mask)), (scores, mask, best)),
-    lambda kept, g: (jnp.where(kept[1] & (kept[0] == kept[2][:, None]), g[:, None], 0.0), None),
+    lambda kept, g: (_shared(kept[1] & (kept[0] == kept[2][:, None])) * g[:, None], None),
 )
+
+
+def _shared(equal: Bool[Array, "anchors batch"]) -> Float[Array, "anchors batch"]:
+    """What each of the equal ones has of a whole."""
+    return equal / jnp.maximum(equal.sum(1, keepdims=True), 1)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))

@@ -340,17 +340,16 @@ class ResumeOptions:
         becl resume runs/pretrain-walker-becl --steps 4e6
         # or with six more seeds, which have as many steps as the others
         becl resume runs/pretrain-walker-becl --seeds 2:8
-        # with checkpoints more often than before
-        becl resume runs/pretrain-walker-becl --checkpoint-every 20000
     """
 
     run: Annotated[Run, Positional]
     """Folder of `becl pretrain`, `becl finetune` or `becl maze`."""
     steps: Annotated[Steps | None, Group("Going on with a finished pretraining")] = None
-    """Environment steps per seed in all: it goes on from the last snapshots with an empty replay (docs/resuming.md)."""
+    """Environment steps per seed in all: it goes on from the last snapshots with an empty replay, see docs/resuming.md
+    (default: as many as it has)."""
     seeds: SomeSeeds = None
     """Seeds to have in all: how many (8: seeds 0 to 7), a range (2:8), or a list (3,7,9). Those that are not there yet
-    are trained."""
+    are trained (default: the seeds it has)."""
     force: bool = False
     """Train a finished run again whose result.json is gone, from the beginning and over its files."""
     checkpoint_every: Annotated[Steps | None, Group("What may change")] = None

@@ -19,8 +19,8 @@ from jaxtyping import Float
 from becl.errors import UserError, printable
 from becl.reports.names import domain_of, listed
 from becl.runs.folder import check_printable
-from becl.runs.inside import read_text
 from becl.runs.metrics import read_metrics, read_study
+from becl.runs.sums import read_checked_text
 from becl.sharing import shared_command
 
 Json = dict[str, Any]
@@ -151,7 +151,9 @@ def find_folders(places: Sequence[Path]) -> tuple[list[Path], list[LeftOut]]:
 
 def read_json(path: Path) -> Json:
     try:
-        data = json.loads(read_text(path))
+        data = json.loads(read_checked_text(path))
+    except UserError:
+        raise
     except OSError as error:
         raise UserError(f"{path.name}: {error.strerror}") from None
     except ValueError:
@@ -165,7 +167,9 @@ def read_json(path: Path) -> Json:
 def read_table(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     """Rows of a CSV with at least these columns; a line that is still being written does not count."""
     try:
-        text = read_text(path)
+        text = read_checked_text(path)
+    except UserError:
+        raise
     except OSError as error:
         raise UserError(f"{path.name}: {error.strerror}") from None
     except ValueError:

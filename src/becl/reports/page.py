@@ -27,10 +27,12 @@ from becl.reports.configurations import all_tasks
 from becl.reports.markdown import to_markdown
 from becl.reports.names import domain_of, listed, pretty_method
 from becl.reports.runs import Found
+from becl.reports.schemes import in_both_schemes
 from becl.reports.sections.section import Section, outcome_of
 from becl.reports.tables import Cell
-from becl.runs.folder import to_csv, write_text
+from becl.runs.folder import to_csv
 from becl.runs.progress import counted
+from becl.runs.writing import write_text
 from becl.sharing import shared_command, shared_text
 from becl.terminal import console, table
 from becl.views.figures.style import save
@@ -38,8 +40,6 @@ from becl.views.figures.style import save
 
 def write_report(found: Found, sections: Sequence[Section], options: ReportOptions) -> None:
     """All files, the page last."""
-    from becl.reports.schemes import in_both_schemes
-
     out, private = options.out, private_folders(options)
     try:
         (out / "tables").mkdir(exist_ok=True)

@@ -25,6 +25,7 @@ from becl.reports.folders import (
 )
 from becl.runs.folder import kind_of
 from becl.runs.inside import check_inside
+from becl.runs.sums import gathering_unlisted, tell_unlisted
 from becl.specs import upgraded
 
 NO_PLUGINS: Mapping[str, Json] = {}
@@ -46,6 +47,14 @@ def collect(places: Sequence[Path], plugins: Mapping[str, Json] = NO_PLUGINS) ->
     `plugins` has the default configuration of each method that a plug-in registered, as `becl.experiments.defaults`
     makes it: labels tell what differs from it.
     """
+    with gathering_unlisted() as unlisted:
+        found = _collect(places, plugins)
+    if unlisted:
+        found.warnings.append(tell_unlisted(unlisted))
+    return found
+
+
+def _collect(places: Sequence[Path], plugins: Mapping[str, Json]) -> Found:
     paths, left_out = find_folders(places)
     folders: list[FinetuningFolder] = []
     pretrainings: list[PretrainingFolder] = []

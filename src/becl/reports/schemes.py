@@ -8,7 +8,6 @@ import re
 
 import numpy as np
 from jaxtyping import Float
-from matplotlib.colors import to_hex
 
 from becl.views.figures.colors import LAB_FROM_LMS, LMS_FROM_RGB, oklab
 
@@ -41,6 +40,8 @@ def in_the_dark(color: str) -> str:
 
 def hex_of(lab: Float[np.ndarray, "3"]) -> str:
     """The nearest colour that a screen shows."""
+    from matplotlib.colors import to_hex
+
     linear = np.clip(np.linalg.inv(LMS_FROM_RGB) @ (np.linalg.inv(LAB_FROM_LMS) @ lab) ** 3, 0, 1)
     red, green, blue = np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055).tolist()
     return str(to_hex((red, green, blue)))

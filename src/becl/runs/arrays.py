@@ -1,5 +1,6 @@
 """Trees of arrays as files: safetensors, each array under the name of its place in the tree."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,7 @@ import numpy as np
 import safetensors.numpy
 
 from becl.errors import UserError
-from becl.runs.folder import write_bytes
-from becl.runs.inside import read_bytes
+from becl.runs.sums import read_checked, write_checked
 
 
 def named_arrays(tree: Any) -> dict[str, np.ndarray]:
@@ -31,18 +31,32 @@ def is_key(leaf: Any) -> bool:
 def save_arrays(path: Path, tree: Any, about: dict[str, str]) -> None:
     """A tree of arrays as safetensors, with a few words about it."""
     arrays = {name: np.asarray(array, order="C") for name, array in named_arrays(tree).items()}
-    write_bytes(path, safetensors.numpy.save(arrays, about))
+    write_checked(path, safetensors.numpy.save(arrays, about))
 
 
-def load_arrays(path: Path, like: Any) -> Any:
-    """A tree shaped like another with the arrays of a file, which must have all of them and no others."""
+def load_arrays(path: Path, like: Any, about: Mapping[str, str] | None = None) -> Any:
+    """A tree shaped like another with the arrays of a file, which must have all of them and no others, and say nothing
+    else `about` itself."""
     try:
-        arrays = safetensors.numpy.load(read_bytes(path))
+        data = read_checked(path)
+        arrays = safetensors.numpy.load(data)
+    except UserError:
+        raise
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     except Exception as error:  # safetensors has errors of its own.
         raise UserError(f"{path} is damaged: {error}") from None
+    said = words_of(data)
+    for name, value in (about or {}).items():
+        if said.get(name, value) != value:
+            raise UserError(f"{path} is of another run: {name} {said[name]}, not {value}")
     return place_arrays(arrays, like, path)
+
+
+def words_of(data: bytes) -> dict[str, str]:
+    """What a file of safetensors, whose arrays could be read, says about itself."""
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    return header.get("__metadata__", {})
 
 
 def place_arrays(arrays: Mapping[str, np.ndarray], like: Any, source: Path) -> Any:

@@ -10,7 +10,6 @@ last two are kept; a damaged one is found by its checksums, and the one before i
 
 import contextlib
 import errno
-import hashlib
 import json
 import re
 import stat
@@ -22,8 +21,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from becl.errors import UserError
-from becl.runs.folder import located, write_bytes
+from becl.runs.folder import located
 from becl.runs.inside import inside, read_bytes, remove_inside
+from becl.runs.lock import guard
+from becl.runs.sums import digest
+from becl.runs.writing import flush, write_bytes
 from becl.specs import difference, upgraded
 
 FORMAT = 1
@@ -60,13 +62,28 @@ class Checkpoints:
         self, step: int, arrays: Arrays, about: dict[str, Any], part: tuple[str, Arrays] | None, parts: list[str]
     ) -> None:
         """Writes a checkpoint that consists of `arrays`, `about` and the files `parts`, of which `part` is new."""
-        self.folder.mkdir(exist_ok=True)  # Without parents: a run's folder that was removed stays so.
+        guard(self.folder / "step")
+        if not self.folder.exists():
+            self.folder.mkdir()  # Without parents: a run's folder that was removed stays so.
+            flush(self.folder.parent)
+        name = f"step-{step}.safetensors"
+        try:
+            self._save(step, name, arrays, about, part, parts)
+        except OSError:  # What a full disk did not take would be in the way of the next.
+            with contextlib.suppress(OSError):
+                remove_inside(self.folder, [name, *([part[0]] if part else [])])
+            raise
+        self._forget(step)
+
+    def _save(
+        self, step: int, name: str, arrays: Arrays, about: dict[str, Any], part: tuple[str, Arrays] | None,
+        parts: list[str],
+    ) -> None:  # fmt: skip
         sums = self._sums()
         if part is not None:
             sums[part[0]] = _write(self.folder / part[0], part[1])
         if lost := [one for one in parts if one not in sums or not (self.folder / one).exists()]:
             raise FileNotFoundError(errno.ENOENT, f"{lost[0]} is gone")
-        name = f"step-{step}.safetensors"
         sums[name] = _write(self.folder / name, arrays)
         record = {
             "format": FORMAT,
@@ -77,7 +94,6 @@ class Checkpoints:
             "files": {one: sums[one] for one in [*parts, name]},
         }
         write_bytes(self.folder / f"step-{step}.json", _sealed(record))
-        self._forget(step)
 
     def steps(self) -> list[int]:
         """Steps of the checkpoints there are, the oldest first."""
@@ -128,7 +144,7 @@ class Checkpoints:
                 raise Damaged(f"{path.name} is too large")
             record = json.loads(read_bytes(path))
             seal = record.pop("sha256")
-            if hashlib.sha256(_canonical(record)).hexdigest() != seal or record["step"] != step:
+            if digest(_canonical(record)) != seal or record["step"] != step:
                 raise Damaged(f"{path.name}: wrong checksum")
             if record["format"] == FORMAT:
                 _check(record, path.name)
@@ -147,7 +163,7 @@ class Checkpoints:
             if size != entry["bytes"]:
                 raise Damaged(f"{name} has {size:,} bytes instead of {entry['bytes']:,}")
             data = read_bytes(path)
-            if hashlib.sha256(data).hexdigest() != entry["sha256"]:
+            if digest(data) != entry["sha256"]:
                 raise Damaged(f"{name}: wrong checksum")
             return safetensors.numpy.load(data)
         except OSError as error:
@@ -240,7 +256,7 @@ def _write(path: Path, arrays: Arrays) -> dict[str, Any]:
 
     data = safetensors.numpy.save({name: np.asarray(array, order="C") for name, array in arrays.items()})
     write_bytes(path, data)
-    return {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+    return {"sha256": digest(data), "bytes": len(data)}
 
 
 def _canonical(record: dict[str, Any]) -> bytes:
@@ -249,4 +265,4 @@ def _canonical(record: dict[str, Any]) -> bytes:
 
 def _sealed(record: dict[str, Any]) -> bytes:
     record = json.loads(json.dumps(record))
-    return json.dumps(record | {"sha256": hashlib.sha256(_canonical(record)).hexdigest()}, indent=1).encode() + b"\n"
+    return json.dumps(record | {"sha256": digest(_canonical(record))}, indent=1).encode() + b"\n"

@@ -10,8 +10,8 @@ import jax
 from becl.errors import Failed
 from becl.learning.training import EnvironmentFailed
 from becl.runs.checkpoint import Checkpoints
-from becl.runs.folder import write_text
 from becl.runs.inside import remove_inside
+from becl.runs.writing import write_text
 
 
 @contextlib.contextmanager

@@ -1,6 +1,5 @@
 """Folders of results: plain files, each written whole or not at all."""
 
-import contextlib
 import csv
 import io
 import json
@@ -8,17 +7,22 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from becl.errors import UserError, printable
 from becl.plugins import bare, origins_of
-from becl.runs.inside import check_inside, inside, plain, read_text
+from becl.runs.inside import check_inside, inside
+from becl.runs.sums import SUMS, read_checked_text, write_checked
+from becl.runs.writing import make_folder
 from becl.seeds import seeds_named
 from becl.sharing import shared_path
 from becl.specs import difference, upgraded
 from becl.trust import trust
+
+UNBEGUN = ("config.json.part", SUMS, f"{SUMS}.part")
+"""What is left of a run that was killed before it began."""
 
 
 def open_folder(config: dict[str, Any], out: Path) -> None:
@@ -28,24 +32,36 @@ def open_folder(config: dict[str, Any], out: Path) -> None:
     try:
         if os.path.lexists(path):
             check_inside(out)
-            found = upgraded(json.loads(read_text(path)))
+            found = upgraded(json.loads(read_checked_text(path)))
             if place := difference(located(bare(found), out), located(config)):
-                raise UserError(f"{out} holds another configuration ({place} now); remove it or choose another --out")
+                instead = instead_of(found, config, out)
+                raise UserError(f"{out} holds another configuration ({place} now); {instead}")
             if not os.access(out, os.W_OK):
                 raise UserError(f"no permission to write in {out}")
             return
         if out.exists() and not out.is_dir():
             raise UserError(f"{out} is a file; choose another --out")
-        if out.exists() and any(path.name != "config.json.part" for path in out.iterdir()):
+        if out.exists() and any(path.name not in UNBEGUN for path in out.iterdir()):
             raise UserError(f"{out} is not empty and holds no study; choose another --out")
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
         origins = {name: shared_path(word) for name, word in origins_of(config).items()}
         config |= {"plugins": origins} if origins else {}
-        write_text(path, json.dumps(shareable(config, out), indent=1) + "\n")
+        write_checked(path, json.dumps(shareable(config, out), indent=1) + "\n")
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
         raise UserError(f"{path} is damaged; remove it or choose another --out") from None
     except OSError as error:
         raise UserError(f"cannot write in {out}: {error.strerror}") from None
+
+
+def instead_of(found: Mapping[str, Any], config: Mapping[str, Any], out: Path) -> str:
+    """What to do where a folder holds another configuration: one with more steps only can go on in it."""
+    steps = found.get("steps"), config.get("steps")
+    same = {name: value for name, value in found.items() if name not in ("steps", "log_every")}
+    other = {name: value for name, value in config.items() if name not in ("steps", "log_every")}
+    grows = isinstance(steps[0], int) and isinstance(steps[1], int) and steps[0] < steps[1]
+    if grows and config.get("command") == "pretrain" and bare(same) == bare(other):
+        return f"becl resume {out} --steps {steps[1]} goes on with it once it is finished"
+    return "remove it or choose another --out"
 
 
 def shareable(config: Any, out: Path) -> Any:
@@ -78,7 +94,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """The configuration of a run or study, as JSON values."""
     path = folder / "config.json"
     try:
-        config = upgraded(json.loads(read_text(path)))
+        config = upgraded(json.loads(read_checked_text(path)))
         check_inside(folder)
         check_printable(config, path)
     except UserError:
@@ -134,7 +150,7 @@ def kind_of(config: Mapping[str, Any]) -> str:
 def kept_snapshots(folder: Path, seed: int) -> list[int]:
     """Steps after which the networks of a seed were kept."""
     found = (path.stem.partition("-")[2] for path in inside(folder, f"seed-{seed}").glob("snapshot-*.safetensors"))
-    return sorted(int(steps) for steps in found if steps.isdigit())
+    return sorted(int(steps) for steps in found if steps.isascii() and steps.isdigit())
 
 
 def choose_snapshot(
@@ -181,47 +197,6 @@ def check_writable(folder: Path) -> None:
             pass
     except OSError as error:
         raise UserError(f"cannot write in {folder}: {error.strerror}") from None
-
-
-def write_text(path: Path, text: str) -> None:
-    """All or nothing: a reader never sees half a file."""
-    write_bytes(path, text.encode())
-
-
-def write_bytes(path: Path, data: bytes) -> None:
-    """All or nothing, also when the machine stops."""
-    with whole(path) as part, open(part, "wb", opener=plain) as file:
-        file.write(data)
-
-
-@contextlib.contextmanager
-def whole(path: Path, suffix: str = "", durable: bool = True) -> Iterator[Path]:
-    """A place to write that becomes the file in the end, flushed to the disk before; it is gone where that fails.
-
-    What is not `durable`, because it can be made again soon, is not waited for. The name of the place ends in `suffix`,
-    for programs that know a format by it.
-    """
-    part = path.with_name(f".{path.stem}.part{suffix}" if suffix else f"{path.name}.part")
-    try:
-        yield part
-        if durable:
-            flush(part)
-        part.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise
-    if durable:
-        flush(path.parent)
-
-
-def flush(path: Path) -> None:
-    """Waits until a file or folder is on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def six_digits(row: Mapping[str, Any], nan: str = "") -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """What a run of the off-policy loop writes while it goes on: rows of metrics.csv and TensorBoard events."""
 
+import csv
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,9 @@ from becl.measure.coverage import Coverage
 from becl.objectives.protocol import Metrics
 from becl.runs.events import FILES, EventWriter
 from becl.runs.folder import folder_name, six_digits, to_csv
-from becl.runs.inside import inside, open_plain, remove_inside
+from becl.runs.inside import inside, open_plain, read_bytes, remove_inside
+from becl.runs.lock import guard
+from becl.runs.sums import Growing, read_checked_text, write_checked
 
 
 class Log:
@@ -29,9 +32,10 @@ class Log:
         every: int,
         coverage: Coverage | None = None,
         resume: tuple[dict[str, np.ndarray], dict[str, Any]] | None = None,
+        say: Callable[[str], None] = lambda line: None,
     ):
         """`lanes` say what tells a row from the others of its step, for example {"seed": 3}. With `resume`, what
-        `get_state` gave, rows written later are cut off."""
+        `get_state` gave, rows written later are cut off, and what was removed is written again; `say` is told."""
         self.note = ""
         self.rows: list[dict[str, Any]] = []
         """Written last."""
@@ -47,14 +51,13 @@ class Log:
         self._columns: list[str] = []
         folders = [inside(out, "tensorboard", lane_name(lane)) for lane in lanes]
         if resume is None:
-            self._csv = open_plain(out / "metrics.csv", "w")
+            self._open(out / "metrics.csv", b"")
             for folder in folders:  # Of a run that left no checkpoint.
                 remove_inside(folder, [path.name for path in folder.glob(FILES)])
             self._events = [EventWriter(folder) for folder in folders]
         else:
             arrays, about = resume
-            self._csv = open_plain(out / "metrics.csv", "r+")
-            cut(self._csv, about["position"])
+            self._open(out / "metrics.csv", table_of(out / "metrics.csv", arrays, about["position"], say))
             sums = {
                 name.removeprefix("sums."): jnp.asarray(a) for name, a in arrays.items() if name.startswith("sums.")
             }
@@ -66,7 +69,24 @@ class Log:
             self._ended = [list(map(float, ended)) for ended, _ in zip(about["ended"], lanes, strict=True)]
             self._next, self._step = int(about["next"]), int(about["step"])
             self._time -= float(about["since"])
+            gone = [not any(folder.glob(FILES)) for folder in folders]
             self._events = [EventWriter(folder, purge_step=self._step + 1) for folder in folders]
+            if any(gone):
+                say("tensorboard/ was removed, and is written again from metrics.csv")
+                self._retell([events if lost else None for events, lost in zip(self._events, gone, strict=True)])
+
+    def _open(self, path: Path, table: bytes) -> None:
+        """Goes on with the table from what it holds."""
+        write_checked(path, table)
+        self._csv, self._table, self._growing = open_plain(path, "a"), bytearray(table), Growing(path, table)
+
+    def _retell(self, events: Sequence[EventWriter | None]) -> None:
+        """Tells TensorBoard what the table holds of some lanes."""
+        for row in csv.DictReader(self._table.decode().splitlines()):
+            for lane, writer in zip(self._lanes, events, strict=True):
+                if writer is not None and all(row[name] == str(value) for name, value in lane.items()):
+                    values = {name: text for name, text in row.items() if name != "step" and name not in lane}
+                    writer.scalars(int(row["step"]), {name: float(text or "nan") for name, text in values.items()})
 
     def get_state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Arrays and JSON values: all that the next rows depend on, and where the table ends, flushed to the disk."""
@@ -75,13 +95,14 @@ class Log:
             events.flush()
         arrays = {f"sums.{name}": np.array(value) for name, value in (self._sums or {}).items()}
         arrays["returns"] = self._returns.copy()
+        arrays["table"] = np.frombuffer(bytes(self._table), np.uint8)
         if self._coverage is not None:
             arrays |= {
                 "visited": self._coverage.visited.copy(),
                 "visited_recently": self._coverage.visited_recently.copy(),
             }
         return arrays, {
-            "position": self._csv.tell(),
+            "position": len(self._table),
             "note": self.note,
             "count": self._count,
             "ended": [list(map(float, ended)) for ended in self._ended],
@@ -111,6 +132,7 @@ class Log:
         """A row of every lane, with what `diagnose` says of its networks; the numbers of those whose metrics are no
         numbers."""
         os.stat(self._csv.name)  # One that was removed could still be written to.
+        guard(Path(self._csv.name))
         means = {name: np.asarray(value) / self._count for name, value in (self._sums or {}).items()}
         # Of networks that have learned something; and only where the run has these columns (it may be an older one).
         wanted = means and (not self._columns or "saturation" in self._columns)
@@ -131,8 +153,10 @@ class Log:
             # Before the first update there are no losses, and a table has one set of columns.
             text = to_csv([six_digits(row) for row in rows], header=not self._columns)
             self._columns = list(rows[0])
-            self._csv.write(text)
-            self._csv.flush()
+            with self._growing.growing(text.encode()):
+                self._csv.write(text)
+                self._csv.flush()
+            self._table += text.encode()
             self.rows = rows
             losses = ", ".join(f"{name} {value.mean():.3g}" for name, value in means.items() if name.endswith("loss"))
             self.note = f"reward {means['reward'].mean():.3g}, {losses}"
@@ -149,6 +173,21 @@ class Log:
             events.close()
 
 
+def table_of(path: Path, arrays: Mapping[str, np.ndarray], size: int, say: Callable[[str], None]) -> bytes:
+    """The table as it was at a checkpoint, which has it; those of earlier versions only know its `size`."""
+    there = read_bytes(path) if path.exists() else None
+    if "table" not in arrays:
+        if there is None or len(there) < size:
+            raise UserError(f"{path} is shorter than when the last checkpoint was written")
+        return there[:size]
+    table = arrays["table"].tobytes()
+    if len(table) != size:
+        raise UserError(f"{path.name} had {size} bytes when the last checkpoint was written, which has {len(table)}")
+    if there is None or not there.startswith(table):
+        say(f"{path.name} was {'removed' if there is None else 'changed'}, and is written again from the checkpoint")
+    return table
+
+
 def log_after(
     out: Path, step: int, lanes: Sequence[dict[str, Any]], envs: int, every: int, coverage: Coverage | None
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -157,15 +196,17 @@ def log_after(
     if coverage is not None:
         arrays |= {"visited": coverage.visited.copy(), "visited_recently": coverage.visited_recently.copy()}
     try:
-        with open_plain(out / "metrics.csv", "r") as file:
-            header, *rows = file.read().splitlines(keepends=True)
+        header, *rows = read_checked_text(out / "metrics.csv").splitlines(keepends=True)
         kept = [row for row in rows if int(row.partition(",")[0]) <= step]
+    except UserError:
+        raise
     except OSError as error:
         raise UserError(f"cannot read {out / 'metrics.csv'}: {error.strerror}") from None
     except ValueError:
         raise UserError(f"{out / 'metrics.csv'} is damaged") from None
-    return arrays, {
-        "position": len("".join([header, *kept]).encode()),
+    table = "".join([header, *kept]).encode()
+    return arrays | {"table": np.frombuffer(table, np.uint8)}, {
+        "position": len(table),
         "note": "",
         "count": 0,
         "ended": [[] for _ in lanes],
@@ -174,14 +215,6 @@ def log_after(
         "columns": header.strip().split(","),
         "since": 0.0,
     }
-
-
-def cut(file: IO, size: int) -> None:
-    """Goes back to where a file ended once, to write on from there."""
-    if os.fstat(file.fileno()).st_size < size:
-        raise UserError(f"{file.name} is shorter than when the last checkpoint was written")
-    file.truncate(size)
-    file.seek(0, os.SEEK_END)
 
 
 def lane_name(lane: dict[str, Any]) -> str:

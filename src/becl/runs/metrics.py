@@ -11,7 +11,8 @@ import numpy as np
 from becl.errors import UserError
 from becl.plugins import ORIGINS, missing_plugin
 from becl.runs.folder import read_pretraining
-from becl.runs.inside import inside, read_text
+from becl.runs.inside import inside
+from becl.runs.sums import read_checked_text
 
 
 def read_run(folder: Path, known: Container[str] = ORIGINS) -> dict[str, Any]:
@@ -28,7 +29,7 @@ def read_metrics(folder: Path) -> dict[str, Any]:
     """The columns of metrics.csv: `step` [points], the others [seeds, points], NaN where nothing was measured."""
     path = folder / "metrics.csv"
     try:
-        text = read_text(path)
+        text = read_checked_text(path)
         whole = text[: text.rfind("\n") + 1]  # A run may be in the middle of a line.
         rows = {(int(row["step"]), int(row["seed"])): row for row in csv.DictReader(whole.splitlines(), restval="?")}
         names = next(iter(rows.values())).keys() - {"step", "seed"} if rows else set()
@@ -38,6 +39,8 @@ def read_metrics(folder: Path) -> dict[str, Any]:
             name: np.array([[float(rows[step, seed][name] or "nan") for step in steps] for seed in seeds])
             for name in sorted(names)
         }
+    except UserError:
+        raise
     except OSError as error:
         raise UserError(f"{folder} has no metrics: {path.name}: {error.strerror}") from None
     except (KeyError, TypeError, ValueError):
@@ -72,8 +75,10 @@ def read_study(folder: Path, labels: Sequence[str]) -> dict[str, dict[str, Any]]
 
 def _read_seed(path: Path) -> dict[str, np.ndarray]:
     try:
-        rows = list(csv.DictReader(read_text(path).splitlines(), restval="?"))
+        rows = list(csv.DictReader(read_checked_text(path).splitlines(), restval="?"))
         columns = {name: np.array([float(row[name]) for row in rows]) for name in rows[0]}
+    except UserError:
+        raise
     except (OSError, IndexError, KeyError, TypeError, ValueError):
         raise UserError(f"{path} is damaged") from None
     if not {"cycle", "reward"} <= columns.keys():

@@ -49,6 +49,8 @@ def grouped(arrays: dict[str, np.ndarray], names: Sequence[str]) -> dict[str, di
 
 
 class Restored(NamedTuple):
+    step: int
+    """Which the checkpoint says it is of."""
     loop: Loop
     log: tuple[dict[str, np.ndarray], dict[str, Any]]
     """For `Log`."""
@@ -106,7 +108,7 @@ class Recorder:
         self._parts, self._rows = list(found.parts), written
         resumed = Loop(found.about["number"], state, loop["choice"], loop["obs"], loop["began"], loop["pending"])
         about = found.about
-        return Restored(resumed, (groups["log"], about["log"]), groups["extra"], about["extra"])
+        return Restored(found.step, resumed, (groups["log"], about["log"]), groups["extra"], about["extra"])
 
     def save(self, step: int, loop: Loop, log: Log, extra: dict[str, np.ndarray], about: dict[str, Any]) -> None:
         """Begins to write a checkpoint; returns as soon as the state has been copied."""

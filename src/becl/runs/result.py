@@ -10,7 +10,7 @@ from typing import Any
 from becl.errors import UserError
 from becl.plugins import bare
 from becl.runs.folder import kept_snapshots
-from becl.runs.inside import read_text
+from becl.runs.sums import read_checked_text
 
 NUMBERS = ("steps", "seconds", "steps_per_second")
 
@@ -27,9 +27,11 @@ def read_result(folder: Path) -> dict[str, Any] | None:
     if not os.path.lexists(path):
         return None
     try:
-        result = json.loads(read_text(path))
+        result = json.loads(read_checked_text(path))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
+    except UserError as error:
+        raise UserError(f"{error}; nothing was changed") from None
     except (ValueError, RecursionError):
         result = None
     if _is_of_before(result, folder):
@@ -81,7 +83,9 @@ def _has_networks(folder: Path, config: Mapping[str, Any]) -> bool:
 def _config(folder: Path) -> dict[str, Any] | None:
     """config.json as it was written: an upgrade by a later version must not change the digest."""
     try:
-        config = json.loads(read_text(folder / "config.json"))
+        config = json.loads(read_checked_text(folder / "config.json"))
+    except UserError:
+        raise
     except (OSError, ValueError, RecursionError):
         return None
     return config if isinstance(config, dict) else None

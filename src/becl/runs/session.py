@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 from becl.envs.pictures import in_numbers
-from becl.errors import Failed
+from becl.errors import Failed, UserError
 from becl.learning.offpolicy import OffPolicy, RunState
 from becl.learning.protocols import Restorable
 from becl.learning.training import Diverged, Loop, TrainingStep, train
@@ -30,13 +30,14 @@ from becl.runs.callbacks import Callback, listening
 from becl.runs.checkpoint import Checkpoints
 from becl.runs.compiling import progress
 from becl.runs.failures import explained
-from becl.runs.folder import shareable, write_text
+from becl.runs.folder import shareable
 from becl.runs.lock import locked
 from becl.runs.log import Log, log_after
 from becl.runs.progress import Progress, interrupts
 from becl.runs.provenance import provenance
 from becl.runs.recording import NotFinite, Recorder, Restored, fitting
 from becl.runs.result import identity, read_result
+from becl.runs.sums import write_checked
 from becl.signals import STOPPED, heard
 
 Kept = tuple[dict[str, np.ndarray], dict[str, Any]]
@@ -173,11 +174,13 @@ class Session:
             resume = None if found is None else found.log
             if resume is None and begun:
                 resume = log_after(self.out, begun, *lanes)
-            self._log = Log(self.out, *lanes, resume)
+            self._log = Log(self.out, *lanes, resume, self.say)
             stack.callback(self._log.close)
             if found is not None:
                 self._loop, self.state, spent = found.loop, found.loop.state, float(found.about["seconds"])
                 self.step = found.loop.number * run.envs * experiment.unit
+                if not found.loop.number > 0 or min(self.step, experiment.steps) != found.step:
+                    raise UserError(f"{checkpoint}: step {found.step} is not after {found.loop.number} steps of all")
                 experiment.restore(self, found)
         self.step = self.step or begun
         if self.step:
@@ -237,7 +240,7 @@ class Session:
         rate = experiment.steps * len(experiment.labels) / seconds
         result = {"steps": experiment.steps, **experiment.result, "seconds": round(seconds, 1)}
         result |= {"steps_per_second": round(rate, 1), **identity(self.out), **provenance()}
-        write_text(self.out / "result.json", json.dumps(result, indent=1) + "\n")
+        write_checked(self.out / "result.json", json.dumps(result, indent=1) + "\n")
         self._recorder.finish()
         self.listeners.finished = True
 

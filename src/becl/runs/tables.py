@@ -2,19 +2,20 @@
 
 import contextlib
 import csv
+import io
 from pathlib import Path
 from typing import Any
 
 from becl.runs.callbacks import Row
-from becl.runs.inside import plain
+from becl.runs.sums import read_checked_text
 
 
 def read_rows(path: Path) -> list[Row]:
     """Rows of a table with numbers as numbers; none where it is not there yet."""
     if not path.exists():
         return []
-    with open(path, opener=plain) as file:
-        return [{name: number(value) for name, value in row.items()} for row in csv.DictReader(file)]
+    rows = csv.DictReader(io.StringIO(read_checked_text(path)))
+    return [{name: number(value) for name, value in row.items()} for row in rows]
 
 
 def number(text: str) -> Any:

@@ -14,9 +14,11 @@ from typing import NamedTuple
 from becl.errors import UserError
 from becl.plugins import bare
 from becl.reports.folders import read_finetuning, read_json, read_pretraining
-from becl.runs.folder import check_place, read_config, write_bytes, write_text
-from becl.runs.inside import inside, read_bytes, read_text
+from becl.runs.folder import check_place, read_config
+from becl.runs.inside import inside
 from becl.runs.progress import counted
+from becl.runs.sums import read_checked, read_checked_text, write_checked
+from becl.runs.writing import make_folder
 from becl.sweeps.plan import Job, bare_words
 from becl.sweeps.record import record, recorded_jobs, recorded_name
 
@@ -138,7 +140,9 @@ def configuration(folder: Path) -> dict:
 def numbers(path: Path) -> list[dict[str, str]]:
     """The rows of a table, without the column of rates."""
     try:
-        rows = list(csv.DictReader(read_text(path).splitlines()))
+        rows = list(csv.DictReader(read_checked_text(path).splitlines()))
+    except UserError:
+        raise
     except (OSError, ValueError, csv.Error):
         raise UserError(f"{path} is missing or damaged") from None
     return [{name: value for name, value in row.items() if name != TIMING} for row in rows]
@@ -159,9 +163,9 @@ def files_of(source: Path, job: Job) -> list[Path]:
 def copy(source: Path, target: Path, job: Job) -> None:
     for path in files_of(source, job):
         place = target / path.relative_to(source)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(place, read_bytes(path))
+        make_folder(place.parent)
+        write_checked(place, read_checked(path))
     if job.stage == "maze":
         note = target / job.cell / "seeds.json"
-        before = json.loads(read_text(note)) if note.exists() else []
-        write_text(note, json.dumps(sorted({*before, *job.seeds})) + "\n")
+        before = json.loads(read_checked_text(note)) if note.exists() else []
+        write_checked(note, json.dumps(sorted({*before, *job.seeds})) + "\n")

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from becl.experiments.memory import size
 from becl.nn.adam import without_optimizers
-from becl.runs.inside import read_text
 from becl.runs.progress import counted
+from becl.runs.sums import read_checked_text
 from becl.sweeps.device import Device
 from becl.sweeps.plan import GridCell, Job, Plan
 
@@ -40,7 +40,7 @@ def own_rates(plan: Plan, out: Path) -> list[Rate]:
     found = []
     for job in plan.jobs:
         try:
-            result = json.loads(read_text(out / job.name / "result.json"))
+            result = json.loads(read_checked_text(out / job.name / "result.json"))
             found.append(
                 Rate(result["device"], job.stage, job.method, job.env, job.runs, result["steps_per_second"], job.name)
             )

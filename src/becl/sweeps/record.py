@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from becl.errors import UserError
-from becl.runs.folder import write_text
-from becl.runs.inside import check_inside, is_name, read_text
+from becl.runs.inside import check_inside, is_name
+from becl.runs.sums import SUMS, read_checked_text, write_checked
 from becl.sweeps.plan import Job
 
 KEPT = ("name", "stage", "words", "cell", "seeds", "tasks", "needs", "proofs", "runs", "work", "method", "env")
-UNBEGUN = ("lock", "sweep.json.part")  # What a sweep leaves that was killed before it began.
+UNBEGUN = ("lock", "sweep.json.part", SUMS, f"{SUMS}.part")  # What a sweep leaves that was killed before it began.
 
 
 def recorded_jobs(out: Path) -> list[Job]:
@@ -19,7 +19,7 @@ def recorded_jobs(out: Path) -> list[Job]:
     path = out / "sweep.json"
     try:
         if path.is_symlink() or path.exists():
-            rows: list[dict[str, Any]] = json.loads(read_text(path))["jobs"]
+            rows: list[dict[str, Any]] = json.loads(read_checked_text(path))["jobs"]
             check_inside(out)
             return [job_of(row) for row in rows]
         other = out.exists() and (not out.is_dir() or any(one.name not in UNBEGUN for one in out.iterdir()))
@@ -49,7 +49,7 @@ def is_below(path: str) -> bool:
 
 def recorded_name(out: Path) -> str:
     """The name of the sweep in a folder."""
-    return str(json.loads(read_text(out / "sweep.json")).get("sweep"))
+    return str(json.loads(read_checked_text(out / "sweep.json")).get("sweep"))
 
 
 def record(jobs: Sequence[Job], name: str, out: Path) -> None:
@@ -57,5 +57,5 @@ def record(jobs: Sequence[Job], name: str, out: Path) -> None:
     rows = [{key: getattr(job, key) for key in KEPT} for job in jobs if not job.last]
     text = json.dumps({"sweep": name, "jobs": rows}, indent=1) + "\n"
     path = out / "sweep.json"
-    if not path.exists() or read_text(path) != text:
-        write_text(path, text)
+    if not path.exists() or read_checked_text(path) != text:
+        write_checked(path, text)

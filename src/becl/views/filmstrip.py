@@ -12,8 +12,8 @@ import numpy as np
 
 from becl.errors import UserError
 from becl.options import FilmstripOptions
-from becl.runs.folder import write_bytes
 from becl.runs.metrics import run_labels
+from becl.runs.writing import write_bytes
 from becl.views.figures.style import MUTED, STYLE
 from becl.views.poses import Look, Motion, Tuned, looks_at, motion_of, thinned
 from becl.views.rendering import Choice, painter_of

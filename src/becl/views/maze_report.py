@@ -1,6 +1,7 @@
 """What a maze study shows: a table on the terminal and the paper's figures."""
 
 import csv
+import io
 import re
 import zipfile
 from pathlib import Path
@@ -14,7 +15,7 @@ from becl.experiments.maze_kinds import KINDS
 from becl.experiments.maze_results import finished
 from becl.experiments.maze_study import Study, seed_path
 from becl.measure.headings import MAZE_HEADINGS
-from becl.runs.inside import plain
+from becl.runs.sums import read_checked, read_checked_text
 from becl.terminal import console, table
 from becl.views.figures.curves import learning_curves
 from becl.views.figures.information import SeedScore, estimates, tradeoff
@@ -167,8 +168,10 @@ def _entropy_weight(study: Study, label: str) -> float:
 def _arrays(out: Path, row: dict[str, Any]) -> dict[str, np.ndarray]:
     path = seed_path(out, row["label"], row["seed"], "npz")
     try:
-        with open(path, "rb", opener=plain) as file, np.load(file) as arrays:
+        with np.load(io.BytesIO(read_checked(path))) as arrays:
             return dict(arrays)
+    except UserError as error:
+        raise UserError(f"{error}; without {path.with_suffix('.json').name}, this seed is trained again") from None
     except (OSError, EOFError, TypeError, ValueError, zipfile.BadZipFile) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else "damaged"
         raise UserError(f"{path}: {why}; remove {path.with_suffix('.json').name} to train this seed again") from None
@@ -198,7 +201,8 @@ def _rectangle(study: Study, results: dict[str, Any]) -> dict[str, list[str]]:
 def _curves(out: Path, label: str, rows: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
     read = []
     for row in rows:
-        with open(seed_path(out, label, row["seed"], "csv"), opener=plain) as file:
-            read.append([(float(line["cycle"]), float(line["reward"])) for line in csv.DictReader(file)])
+        path = seed_path(out, label, row["seed"], "csv")
+        lines = csv.DictReader(read_checked_text(path).splitlines())
+        read.append([(float(line["cycle"]), float(line["reward"])) for line in lines])
     values = np.array(read)
     return values[0, :, 0].astype(int), values[:, :, 1]

@@ -20,6 +20,7 @@ from becl.envs.external import GymBatch, is_external, maker_of
 from becl.envs.maze_batch import MazeBatch
 from becl.envs.simulations import Simulations
 from becl.errors import UserError
+from becl.experiments.environments import check_here
 from becl.experiments.evaluation import choose_seed, choose_skills
 from becl.experiments.finetuning import Finetuning
 from becl.experiments.lanes import Lane
@@ -146,7 +147,9 @@ def look_at(run: Path, seed: int | None = None, snapshot: int | None = None, ski
         raise UserError(f"{run}: {pretraining.method} has no skills to look at")
     seed = choose_seed(run, pretraining.seeds, seed)
     vectors, names = choose_skills(pretraining.method, pretraining.run.objective.skills, skills)
-    return Look(pretraining, run, seed, choose_snapshot(run, [seed], snapshot), vectors, names)
+    snapshot = choose_snapshot(run, [seed], snapshot)
+    check_here(pretraining.env, pretraining.run)
+    return Look(pretraining, run, seed, snapshot, vectors, names)
 
 
 def looks_at(

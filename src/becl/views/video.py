@@ -22,8 +22,9 @@ from becl.envs import maze
 from becl.envs.external import is_external
 from becl.errors import UserError
 from becl.options import VideoOptions
-from becl.runs.folder import check_writable, whole
+from becl.runs.folder import check_writable
 from becl.runs.progress import counted, progress
+from becl.runs.writing import whole
 from becl.views.poses import Look, Motion, Tuned, motion_of
 from becl.views.recorded import draws_itself
 from becl.views.rendering import Choice, Painter, choose_renderer, painter_of

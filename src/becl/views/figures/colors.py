@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Float
-from matplotlib.colors import to_rgb
 
 Styles = Mapping[str, tuple[str, str]]
 """Colour and marker by label."""
@@ -60,6 +59,8 @@ DEUTERANOPIA = np.array(
 
 def oklab(colors: Sequence[str], deuteranopia: bool = False) -> Float[np.ndarray, "colors 3"]:
     """Colours as (lightness, green-red, blue-yellow): equal distances look about equally large."""
+    from matplotlib.colors import to_rgb
+
     encoded = np.array([to_rgb(color) for color in colors])
     linear = np.where(encoded <= 0.04045, encoded / 12.92, ((encoded + 0.055) / 1.055) ** 2.4)
     if deuteranopia:

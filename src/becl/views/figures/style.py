@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from becl.runs.folder import whole
+from becl.runs.writing import whole
 
 if TYPE_CHECKING:
     import matplotlib.figure

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from becl.measure.theory.bound import ConfusedEstimates, critical_temperature
 from becl.measure.theory.checks import BoundCheck, Findings, LimitCheck, RateCheck, SkillCheck
 from becl.measure.theory.information import Decomposition
-from becl.runs.folder import whole
+from becl.runs.writing import whole
 
 # Okabe and Ito's colours, told apart with any colour vision.
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"

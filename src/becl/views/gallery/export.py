@@ -7,8 +7,8 @@ from pathlib import Path
 
 from becl.errors import UserError, printable
 from becl.options import GalleryOptions
-from becl.runs.folder import write_text
 from becl.runs.progress import counted
+from becl.runs.writing import write_text
 from becl.views.filmstrip import is_folder
 from becl.views.gallery.gate import open_gate
 from becl.views.gallery.numbers import Numbers, label, numbers_of, table
@@ -19,13 +19,13 @@ from becl.views.seen import moments_seen
 
 FITTING = """<script>
 // viser asks the page's address for the first view's angle. Its answer here is the one that shows all, whatever the
-// window's shape.
+// window's shape. (A phone's bars come and go: its whole height counts.)
 (() => {
   const get = URLSearchParams.prototype.get, [aside, up] = [%.4f, %.4f];
   URLSearchParams.prototype.get = function (name) {
     const given = get.call(this, name);
     if (given !== null || name !== "initialCameraFov") return given;
-    return String(2 * Math.atan(Math.max(up, (aside * innerHeight) / innerWidth)));
+    return String(2 * Math.atan(Math.max(up, (aside * Math.max(innerHeight, outerHeight)) / innerWidth)));
   };
 })();
 </script>"""

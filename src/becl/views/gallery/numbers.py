@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from becl.measure.skills import per_skill, rollout, zero_shot
-from becl.runs.inside import read_text
+from becl.runs.sums import read_checked_text
 from becl.views.poses import Look, policy_of
 
 WIDTH = 26  # Letters of a label's line: less than a square in the back row is wide.
@@ -32,11 +32,11 @@ def numbers_of(look: Look, advance: Callable[[int], None] | None = None) -> list
 def kept(look: Look) -> list[Numbers] | None:
     folder = look.folder / "evaluation"
     try:
-        about = json.loads(read_text(folder / f"result-{look.snapshot}.json"))
+        about = json.loads(read_checked_text(folder / f"result-{look.snapshot}.json"))
         if look.seed not in about["seeds"] or not set(look.names) <= set(about["skills"]):
             return None
         tables = [folder / f"{name}-{look.snapshot}.csv" for name in ("per-skill", "zero-shot")]
-        rows = [list(csv.DictReader(read_text(path).splitlines())) if path.exists() else [] for path in tables]
+        rows = [list(csv.DictReader(read_checked_text(path).splitlines())) if path.exists() else [] for path in tables]
         own = [[row for row in table if int(row["seed"]) == look.seed] for table in rows]
         return gathered(look.names, *own)
     except (OSError, ValueError, KeyError, TypeError):  # None, or none that can be read.
