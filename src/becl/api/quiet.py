@@ -4,7 +4,7 @@ import contextlib
 import io
 import sys
 from collections.abc import Iterator
-from typing import TextIO
+from typing import Any
 
 PACKAGE = __name__.partition(".")[0]
 BETWEEN = (*sys.stdlib_module_names, "rich")
@@ -14,7 +14,8 @@ BETWEEN = (*sys.stdlib_module_names, "rich")
 class Quiet(io.TextIOBase):
     """A stream that drops what this package writes; what callbacks and environments write goes where it went before."""
 
-    def __init__(self, before: TextIO):
+    def __init__(self, before: Any):
+        """Instead of a stream of text, or what stands for one."""
         self._before = before
 
     def write(self, text: str) -> int:
