@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 PACKAGE = __name__.partition(".")[0]
-BETWEEN = (*sys.stdlib_module_names, "rich")
+BETWEEN = (*sys.stdlib_module_names, "rich", "jaxtyping", "beartype")
 """Modules through which others print: who it was is looked for behind them."""
 
 
@@ -29,12 +29,13 @@ class Quiet(io.TextIOBase):
 
 def ours() -> bool:
     """Whether what is being printed is this package's: the nearest caller that is no library tells."""
-    frame = sys._getframe(2)
+    frame = sys._getframe(1)
     while frame is not None:
-        home = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if home == PACKAGE:
+        module = str(frame.f_globals.get("__name__", ""))
+        home = module.partition(".")[0]
+        if home == PACKAGE and module != __name__:
             return True
-        if home not in BETWEEN:
+        if home not in (PACKAGE, *BETWEEN):
             return False
         frame = frame.f_back
     return True  # A thread of a library's, such as that of a bar.
