@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from run_folders import forget_sums
 
 from becl.commands.cli import main
 from becl.errors import UserError
@@ -151,6 +152,7 @@ def test_ctrl_c_keeps_what_is_finished(study, tmp_path):
     time.sleep(3)
     (seed,) = (study / "becl").glob("seed-*.json")
     seed.write_text(json.dumps(json.loads(seed.read_text()) | {"cycles": 100_000}))
+    forget_sums(study)
     shutil.copytree(study / "becl", out / "becl", dirs_exist_ok=True)  # As if this one had just been finished.
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=600)

@@ -538,14 +538,16 @@ def test_a_run_leaves_plain_files(finished, becl):
     names = set(files(finished))
     lanes = [f"{task}-seed-{seed}" for task in TASKS for seed in SEEDS]
     events = {name for name in names if name.startswith("tensorboard")}
-    expected = {"config.json", "metrics.csv", "scores.csv", "final.csv", "result.json"}
-    assert names - events == expected | {f"{lane}/policy.safetensors" for lane in lanes}
+    expected = {"config.json", "metrics.csv", "scores.csv", "final.csv", "result.json", "SHA256SUMS"}
+    expected |= {f"{lane}/{name}" for lane in lanes for name in ("policy.safetensors", "SHA256SUMS")}
+    assert names - events == expected
     assert sorted(Path(name).parent.name for name in events) == sorted(lanes)
     result = json.loads((finished / "result.json").read_text())
     assert result["steps"] == 60
     assert result["command"] == shared_command(f"becl {' '.join(command(becl))} --out {finished}")
     assert {"becl", "device", "jax", "python", "machine", "seconds", "steps_per_second"} <= result.keys()
-    newest = max(path.stat().st_mtime_ns for path in finished.rglob("*") if path.is_file())
+    others = [path for path in finished.rglob("*") if path.is_file() and path.name != "SHA256SUMS"]
+    newest = max(path.stat().st_mtime_ns for path in others)
     assert (finished / "result.json").stat().st_mtime_ns == newest
 
 

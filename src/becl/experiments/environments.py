@@ -156,6 +156,7 @@ def make_unseen(
 
 def changed_length(env: str, found: EnvSpec, vision: Vision | None = None) -> int | None:
     """The length of episodes where it is not the environment's own."""
-    if vision is not None or is_external(env) or found.episode_length == spec_of(env).episode_length:
+    changeable = env in maze.names() or env in envs.DOMAINS or env in envs.names()
+    if vision is not None or not changeable or found.episode_length == spec_of(env).episode_length:
         return None
     return found.episode_length

@@ -49,8 +49,7 @@ def collect(places: Sequence[Path], plugins: Mapping[str, Json] = NO_PLUGINS) ->
     """
     with gathering_unlisted() as unlisted:
         found = _collect(places, plugins)
-    if unlisted:
-        found.warnings.append(tell_unlisted(unlisted))
+    tell_unlisted(unlisted)
     return found
 
 

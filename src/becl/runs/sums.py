@@ -178,10 +178,10 @@ def gathering_unlisted() -> Iterator[Unlisted]:
         _GATHERED.reset(token)
 
 
-def tell_unlisted(found: Unlisted) -> str:
-    """Says in one line that files have no checksums, once of a run; gives the line."""
+def tell_unlisted(found: Unlisted) -> None:
+    """Says in one line that files have no checksums, once of a run."""
     if not found:
-        return ""
+        return
     run, name = next(iter(found.items()))
     more = f" (and {len(found) - 1} more such runs)" if len(found) > 1 else ""
     line = f"{run}: {name} has no checksum, as in earlier versions; damage to it would not be noticed{more}"
@@ -191,7 +191,6 @@ def tell_unlisted(found: Unlisted) -> str:
     elif not known <= _TOLD:
         _TOLD.update(known)
         print(printable(f"becl: {line}"), file=sys.stderr, flush=True)
-    return line
 
 
 def _note_unlisted(path: Path) -> None:
