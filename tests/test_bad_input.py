@@ -12,6 +12,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from becl.commands import filmstrip, finetune, gallery, maze, pretrain, report, theory, trajectories, video
 from becl.commands.cli import HELP, main
@@ -20,6 +21,7 @@ from becl.experiments import evaluation, finetuner, pretrainer, reach
 from becl.experiments.maze_study import make_run
 from becl.experiments.pretraining import make_pretraining, seed_keys
 from becl.experiments.snapshots import save_snapshots
+from becl.nn.frozen import shapes_of
 from becl.objectives import METHODS
 from becl.options import OPTIONS, PretrainOptions
 from becl.options.fields import options_of
@@ -53,6 +55,8 @@ KINDS = {
 BESIDE = {
     "pretrain": {"env": ["square_a"]},
     "finetune": {"run": ["{run}"], "task": ["--task", "walker_run"]},
+    "control": {"run": ["{run}"]},
+    "encoder-weights": {"file": ["{weights}"]},
     "evaluate": {"run": ["{run}"]},
     "reach": {"run": ["{metra}"], "goal": ["--goal", "2,-1", "--no-trust"]},
     "gallery": {"run": ["{run}"]},
@@ -72,7 +76,9 @@ ALLOWED: dict[tuple[str, str], set[str]] = {
     ("maze", "reuse"): {"--reuse"},  # None named: none reused.
     ("pretrain", "set"): {"--set"},
     ("finetune", "set"): {"--set"},
-    ("finetune", "steps"): {"0"},  # Only evaluates.
+    ("control", "beside"): {"--beside"},  # None named: none beside.
+    ("control", "set"): {"--set"},
+    **{(command, "steps"): {"0"} for command in ("finetune", "control")},  # Only evaluates.
     ("evaluate", "skills"): {"0", "--skills"},
     ("evaluate", "out"): {"/proc/becl/x"},  # Whoever may write anywhere learns of it when it is written.
     ("gallery", "export"): {"{file}"},  # Suffixes are added.
@@ -177,7 +183,9 @@ def places(tmp_path_factory) -> dict[str, str]:
     (folder / "run" / "metrics.csv").write_text("step,seed,reward\n40,0,0.5\n40,1,0.5\n")
     (folder / "empty").mkdir()
     (folder / "file").write_text("plain")
-    return {name: str(folder / name) for name in ("run", "metra", "empty", "file", "nowhere")}
+    tensors = {name: np.zeros(shape, np.float32) for name, shape in shapes_of("resnet18").items()}
+    safetensors.numpy.save_file(tensors, folder / "weights")
+    return {name: str(folder / name) for name in ("run", "metra", "empty", "file", "weights", "nowhere")}
 
 
 def refused(words: list[str], tmp_path: Path, capsys: Any) -> str:
@@ -291,14 +299,17 @@ def test_the_setting_offered_for_a_slip_is_one():
         assert offered is None or any(f"{one}.".startswith(f"{offered[1]}.") for one in paths), str(caught.value)
 
 
-def maze_settings() -> Iterator[str]:
-    for path, hint in leaves(make_run("becl", "square_a", 10)):
-        if path not in ("env.name", "objective.skills.dim"):
-            yield from (f"{path}={text}" for text in wrong_for(hint) if not (path.endswith("clip") and text == "inf"))
+def maze_settings() -> Iterator[tuple[str, str]]:
+    for method in ("becl", "becl-paper"):  # The released formula, and the printed one, which has more options.
+        for path, hint in leaves(make_run(method, "square_a", 10)):
+            seen = method != "becl" and not path.startswith("objective.")
+            if path not in ("env.name", "objective.skills.dim") and not seen:
+                texts = [text for text in wrong_for(hint) if not (path.endswith("clip") and text == "inf")]
+                yield from ((method, f"{path}={text}") for text in texts)
 
 
-@pytest.mark.parametrize("setting", maze_settings(), ids=str)
-def test_a_bad_setting_of_a_study_is_one_line_and_nothing_written(setting, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(("method", "setting"), maze_settings(), ids=str)
+def test_a_bad_setting_of_a_study_is_one_line_and_nothing_written(method, setting, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    said = refused(["maze", "--methods", "becl", "--set", setting], tmp_path, capsys)
+    said = refused(["maze", "--methods", method, "--set", setting], tmp_path, capsys)
     assert setting.partition("=")[0].split(".")[-1] in said

@@ -258,7 +258,7 @@ TYPED = [
 
 @pytest.mark.parametrize(("path", "value", "expected"), TYPED)
 def test_an_option_takes_a_value_that_has_its_type_already(path, value, expected):
-    found = override(make_run("becl", "square_a", 10), path, value)
+    found = override(make_run("becl-paper", "square_a", 10), path, value)
     for name in path.split("."):
         found = getattr(found, name)
     assert (found, type(found)) == (expected, type(expected))
@@ -287,11 +287,18 @@ def test_settings_may_be_typed_or_text():
     assert make_run("becl", "square_a", 10, typed) == text
 
 
+def test_the_objective_has_the_length_of_the_mazes_episodes():
+    assert to_dict(make_run("becl", "square_a", 10, ["env.episode_length=30"]).objective)["episode_length"] == 30
+    for path in ("episode_length", "objective.episode_length", "becl:episode_length"):
+        with pytest.raises(UserError, match=r"use env\.episode_length"):
+            make_run("becl", "square_a", 10, [f"{path}=30"])
+
+
 def test_specs_round_trip_and_differ_where_they_differ():
     run = make_run("becl", "square_a", 10)
     assert difference(to_dict(run), json.loads(json.dumps(to_dict(run)))) is None
     changed = override(run, "learner.entropy_weight", "0.5")
-    assert difference(to_dict(run), to_dict(changed)) == "learner.entropy_weight: 0.07, 0.5"
+    assert difference(to_dict(run), to_dict(changed)) == "learner.entropy_weight: 0.12, 0.5"
     assert override(run, "learner.network.hidden", "32,32").learner.network.hidden == (32, 32)
     assert override(run, "balanced", "false").balanced is False
     with pytest.raises(UserError, match="group"):

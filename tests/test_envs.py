@@ -14,7 +14,7 @@ import pytest
 from mujoco.batch import Batch
 
 import becl.envs.domain
-from becl.envs import DOMAINS, Simulations, State, Step, make, names
+from becl.envs import DOMAINS, EnvSpec, Simulations, State, Step, make, names
 from becl.envs.simulations import random_of
 from becl.envs.tolerance import tolerance
 from becl.errors import UserError
@@ -354,7 +354,7 @@ def test_twelve_tasks_and_the_pretraining_task_of_each_robot():
 @every_task
 def test_sizes_types_and_ranges(name):
     env = make(name, num_envs=5, seed=1, episode_length=7)
-    assert tuple(make(name).spec) == SIZES[robot(name)]
+    assert make(name).spec == EnvSpec(*SIZES[robot(name)], discrete=False)
     first, taken = env.reset(), play(env, 16)
     assert first.dtype == taken.obs.dtype == taken.next_obs.dtype == np.float32
     assert first.shape == taken.obs[0].shape == (5, env.spec.obs_dim)

@@ -415,7 +415,9 @@ def test_what_is_no_model_has_no_place():
 def test_a_skill_of_choices_is_a_function_of_observations_and_exports_a_number_for_each(tmp_path):
     run = make_run(tmp_path / "run", "gym:CartPole-v1", skills=2)
     env = gymnasium.make("CartPole-v1")
-    skill = becl.load(run).skill(1)
+    loaded = becl.load(run)
+    assert isinstance(loaded, becl.Run)
+    skill = loaded.skill(1)
     obs, _ = env.reset(seed=0)
     chosen = [skill(obs)]
     for _ in range(5):

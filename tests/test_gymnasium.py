@@ -45,10 +45,13 @@ def test_all_tasks_and_domains_are_registered_once():
         warnings.simplefilter("error")
         registration.register()
     ours = {key for key in gymnasium.registry if key.startswith("becl/")}
-    assert ours == {f"becl/{name}-v0" for name in [*becl.envs.DOMAINS, *becl.envs.names()]}
+    lengths = {name: becl.envs.DOMAINS[name.partition("_")[0]].episode_length for name in becl.envs.names()}
+    lengths |= {name: domain.episode_length for name, domain in becl.envs.DOMAINS.items()}
+    lengths |= dict.fromkeys(["Ant", "AntGoals", "HalfCheetah", "HalfCheetahHurdles"], 200)
+    assert ours == {f"becl/{name}-v0" for name in lengths}
     for key in ours:
         spec = gymnasium.spec(key)
-        assert spec.max_episode_steps == becl.envs.DOMAINS[spec.name.partition("_")[0]].episode_length
+        assert spec.max_episode_steps == lengths[spec.name]
         assert EnvSpec.from_json(spec.to_json()) == spec
 
 

@@ -134,6 +134,18 @@ def test_actions_are_in_the_environments_own_range(tmp_path):
     assert action.dtype == np.float32
 
 
+def test_actions_are_the_environments_own_choices(tmp_path):
+    run: Any = becl.load(kept(tmp_path / "run", "gym:CartPole-v1", "metra"))
+    towards = run.towards("0=1")
+    obs = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
+    choices = towards(obs)
+    assert choices.shape == (50,)
+    assert {*choices.tolist()} <= {0, 1}
+    one = towards(obs[0])
+    assert isinstance(one, np.integer)
+    assert one == choices[0]
+
+
 # --- Numbers ----------------------------------------------------------------------------------------------------------
 
 

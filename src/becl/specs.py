@@ -42,7 +42,8 @@ def without_defaults(items: Any) -> Any:
     """A named tuple's values up to the last that is not its default, for the same reason; other items as they are."""
     values, defaults = list(items), list(getattr(items, "_field_defaults", {}).values())
     while defaults and values[-1] == defaults[-1]:
-        values.pop(), defaults.pop()
+        values.pop()
+        defaults.pop()
     return values
 
 

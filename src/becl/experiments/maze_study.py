@@ -221,6 +221,8 @@ def apply_setting(run: OnPolicy, method: str, setting: Setting) -> OnPolicy:
             return run
     if own.path in ("env.name", "skills.dim", "objective.skills.dim"):
         raise UserError(f"--set {setting}: use {'--maze' if own.path == 'env.name' else '--skills'}")
+    if own.path in ("episode_length", "objective.episode_length"):
+        raise UserError(f"--set {setting}: use env.episode_length, which the objective follows")
     known = {field.name for part in (run, run.objective) for field in dataclasses.fields(part)}  # type: ignore
     if own.first not in known and not colon:
         others = [n for n, entry in STUDIED.items() if hasattr(entry.objective or METHODS[n].objective, own.first)]

@@ -90,13 +90,13 @@ class Towards:
     def __init__(self, turning: Turning, goal: Goal, env: str):
         self.goal, self._turning = goal, turning
         self._to_vector: Callable[[Any], np.ndarray] | None = None
-        self._to_action: Callable[[np.ndarray], np.ndarray] | None = None
+        self._to_action: Callable[[np.ndarray], np.ndarray | np.integer] | None = None
         if is_external(env):
             batch = make_external(env, 1, 0)
             batch.close()
             self._to_vector, self._to_action = batch.layout.one, batch.to_action
 
-    def __call__(self, obs: Any) -> np.ndarray:
+    def __call__(self, obs: Any) -> np.ndarray | np.integer:
         if self._to_vector is not None and not isinstance(obs, np.ndarray):
             obs = self._to_vector(obs)
         obs = np.asarray(obs, np.float32)
