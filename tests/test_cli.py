@@ -89,7 +89,7 @@ def test_a_study_leaves_plain_files_and_goes_on_with_more_seeds(study, capsys):
     out = study
     first = {path: path.read_bytes() for path in out.rglob("seed-0.*")}
     suffixes = {path.suffix for path in first}
-    assert suffixes == {".csv", ".json", ".npz", ".safetensors"}
+    assert suffixes == {".csv", ".json", ".npz", ".safetensors", ".sha256"}
     assert (out / "comparison.png").exists()
     assert (out / "comparison.svg").exists()
     result = json.loads((out / "becl" / "seed-0.json").read_text())

@@ -116,6 +116,9 @@ def test_a_run_leaves_plain_files(finished):
         "result.json",
         "seed-3/snapshot-120.safetensors",
         "seed-7/snapshot-120.safetensors",
+        "SHA256SUMS",
+        "seed-3/SHA256SUMS",
+        "seed-7/SHA256SUMS",
     }
     assert sorted(Path(name).parent.name for name in events) == ["seed-3", "seed-7"]
     assert all("tfevents" in name for name in events)
@@ -310,13 +313,18 @@ def test_a_snapshot_tells_what_it_is_of(finished):
     assert about == {"env": "square_a", "method": "diayn", "seed": "7", "step": "120"}
 
 
-def test_a_snapshot_of_another_run_is_refused(finished):
+def test_a_snapshot_of_another_run_is_refused(finished, tmp_path):
     path = snapshot_path(finished, 3, 120)
     with pytest.raises(UserError, match=r"learner\.actor\.\S+ has shape \(.*8.*\), not \(.*9.*\)"):
         load_snapshot(tiny(hidden=9), path)
-    # With networks of the same size the learner's would fit; the objective's are others.
-    with pytest.raises(UserError, match=r"objective\.\S+ is missing"):
+    with pytest.raises(UserError, match="is of another run: method diayn, not becl"):
         load_snapshot(tiny("becl"), path)
+    # Where it does not say what it is of: with networks of the same size the learner's would fit; the objective's are
+    # others.
+    nameless = tmp_path / "snapshot-120.safetensors"
+    nameless.write_bytes(safetensors.numpy.save(safetensors.numpy.load_file(path)))
+    with pytest.raises(UserError, match=r"objective\.\S+ is missing"):
+        load_snapshot(tiny("becl"), nameless)
     like = {"a": jnp.zeros(2)}
     other = path.with_name("other.safetensors")
     save_arrays(other, {"a": jnp.ones(2), "b": jnp.ones(3)}, {})
@@ -344,7 +352,7 @@ def test_arrays_come_back_as_they_were(tmp_path):
     loaded = load_arrays(tmp_path / "arrays", jax.tree.map(jnp.zeros_like, tree))
     jax.tree.map(np.testing.assert_array_equal, loaded, tree)
     assert [leaf.dtype for leaf in jax.tree.leaves(loaded)] == [leaf.dtype for leaf in jax.tree.leaves(tree)]
-    assert [path.name for path in tmp_path.iterdir()] == ["arrays"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["SHA256SUMS", "arrays"]
 
 
 def test_snapshots_are_kept_on_the_way(tmp_path, monkeypatch):

@@ -299,7 +299,7 @@ def test_a_robots_files(walker_run, tmp_path, capsys):
     out = tmp_path / "results" / "deep"
     assert evaluate(EvaluateOptions(walker_run, episodes=2, out=out)) == 0
     assert sorted(path.name for path in out.iterdir()) == [
-        "per-skill-200.csv", "result-200.json", "skills-200.csv", "zero-shot-200.csv"
+        "per-skill-200.csv", "result-200.json", "result-200.sha256", "skills-200.csv", "zero-shot-200.csv"
     ]  # fmt: skip
     table = rows_of(out / "zero-shot-200.csv")
     assert list(table[0]) == ["seed", "skill", "task", "return", "stderr"]
@@ -330,7 +330,9 @@ def test_a_mazes_files_and_chosen_parts(maze_run, capsys):
     command = EvaluateOptions(maze_run, snapshot=100, episodes=2, skills=(3, 1), seeds=(7,))
     assert evaluate(command) == 0
     out = maze_run / "evaluation"
-    assert sorted(path.name for path in out.iterdir()) == ["per-skill-100.csv", "result-100.json", "skills-100.csv"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "per-skill-100.csv", "result-100.json", "result-100.sha256", "skills-100.csv"
+    ]  # fmt: skip
     table = rows_of(out / "per-skill-100.csv")
     assert [(row["seed"], row["skill"]) for row in table] == [("7", "3"), ("7", "1")]
     assert list(table[0]) == ["seed", "skill", "cells", "distance", "speed"]

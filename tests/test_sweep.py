@@ -37,6 +37,7 @@ from becl.invocation import to_install
 from becl.options import OPTIONS, FinetuneOptions, PretrainOptions
 from becl.runs.lock import locked
 from becl.runs.result import identity
+from becl.runs.sums import write_checked
 from becl.seeds import parse_seeds
 from becl.signals import STOPPED
 from becl.sweeps import cluster as sweep_ray
@@ -532,9 +533,9 @@ def pretend(words: list[str]) -> None:
     if words[0] in ("pretrain", "finetune"):
         names = []
         out.mkdir(parents=True, exist_ok=True)
-        (out / "config.json").write_text('{"steps": 5}')
+        write_checked(out / "config.json", '{"steps": 5}')
         result = {"steps": 5, "seconds": 1.0, "steps_per_second": 5.0} | identity(out)
-        (out / "result.json").write_text(json.dumps(result))
+        write_checked(out / "result.json", json.dumps(result))
     elif words[0] == "report":
         names = ["index.html"]
     elif "--train-only" in words:
@@ -544,7 +545,7 @@ def pretend(words: list[str]) -> None:
         names = ["summary.json"]
     for name in names:
         (out / name).parent.mkdir(parents=True, exist_ok=True)
-        (out / name).write_text("{}")
+        write_checked(out / name, "{}")
 
 
 class Fake:
@@ -1082,7 +1083,7 @@ def test_a_sweep_trains_and_goes_on_and_equals_its_commands(monkeypatch: pytest.
     after = times()
     changed = {str(path.relative_to(OUT)) for path in first if after[path] != first[path]}
     assert {name for name in changed if not name.startswith("report/")} == {
-        "sweep.json", "jobs/report/log.txt", "jobs/report/attempts.jsonl"
+        "SHA256SUMS", "sweep.json", "jobs/report/log.txt", "jobs/report/attempts.jsonl"
     }  # fmt: skip
     assert "report/index.html" in changed
     assert {name: value for name, value in results(OUT).items() if name in by_hand} == by_hand

@@ -33,6 +33,8 @@ def open_folder(config: dict[str, Any], out: Path) -> None:
         if os.path.lexists(path):
             check_inside(out)
             found = upgraded(json.loads(read_checked_text(path)))
+            if not isinstance(found, dict):
+                raise UserError(f"{path} is damaged; remove it or choose another --out")
             if place := difference(located(bare(found), out), located(config)):
                 instead = instead_of(found, config, out)
                 raise UserError(f"{out} holds another configuration ({place} now); {instead}")

@@ -64,7 +64,9 @@ class Lease:
 
     def write(self) -> None:
         assert self._handle is not None
-        os.pwrite(self._handle, json.dumps(self.owner._asdict()).encode().ljust(SIZE), 0)
+        data, done = json.dumps(self.owner._asdict()).encode().ljust(SIZE), 0
+        while done < len(data):  # A disk that is nearly full takes a part, and fails only with the next.
+            done += os.pwrite(self._handle, data[done:], done)
 
     def renew(self) -> None:
         """Says that this process is alive, while the lease is its own."""

@@ -7,6 +7,7 @@ earlier versions are not listed: they are read all the same, and a line says so.
 
 import contextlib
 import hashlib
+import io
 import re
 import sys
 import time
@@ -62,7 +63,8 @@ def read_checked(path: Path) -> bytes:
 
 
 def read_checked_text(path: Path) -> str:
-    return read_checked(path).decode()
+    """A file's text, in which lines end as Python's do: another program may have written the file anew."""
+    return io.StringIO(read_checked(path).decode(), newline=None).read()
 
 
 def write_checked(path: Path, data: bytes | str) -> None:
