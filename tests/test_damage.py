@@ -30,12 +30,20 @@ from becl.experiments.pretraining import load_pretraining, seed_keys
 from becl.experiments.scores import read_scores
 from becl.experiments.snapshots import load_snapshot, snapshot_path
 from becl.options import EvaluateOptions, FinetuneOptions, MazeOptions
-from becl.reports.folders import read_json, read_zero_shot
+from becl.reports.folders import read_json, read_table, read_zero_shot
 from becl.runs.checkpoint import Checkpoints
 from becl.runs.folder import open_folder, read_config, to_csv
 from becl.runs.metrics import read_metrics, read_study
 from becl.runs.result import identity, read_result
-from becl.runs.sums import Growing, gathering_unlisted, read_checked, read_sums, write_checked, write_group
+from becl.runs.sums import (
+    Growing,
+    gathering_unlisted,
+    read_checked,
+    read_checked_text,
+    read_sums,
+    write_checked,
+    write_group,
+)
 from becl.sweeps.record import recorded_jobs
 from becl.views.maze_report import _arrays
 
@@ -295,6 +303,14 @@ def test_rows_that_were_cut_off_are_not_read(tmp_path):
         path.write_bytes(text)
         with pytest.raises(UserError, match="is damaged"):
             read_checked(path)
+
+
+def test_lines_may_end_as_on_other_systems(tmp_path):
+    """A table that a spreadsheet wrote anew has no control characters."""
+    path = tmp_path / "table.csv"
+    path.write_bytes(b"a,b\r\n1,2\r\n")
+    assert read_checked_text(path) == "a,b\n1,2\n"
+    assert read_table(path, ["a"]) == [{"a": "1", "b": "2"}]
 
 
 # --- Types ------------------------------------------------------------------------------------------------------------
