@@ -135,7 +135,9 @@ def shrink(command: str, options: dict[str, Any]) -> dict[str, Any]:
     if command in ("pretrain", "maze") or "seeds" in options:
         small["seeds"] = few(options.get("seeds", 1), 1 if command == "maze" else 2)
     if command in SETTINGS:
-        narrow = [re.sub(r"(?<=hidden=)[\d,]+", "8,8", setting) for setting in options.get("set", ())]
+        given = options.get("set", ())
+        given = [f"{name}={value}" for name, value in given.items()] if isinstance(given, dict) else given
+        narrow = [re.sub(r"(?<=hidden=)[\d,]+", "8,8", setting) for setting in given]
         narrow += SETTINGS[command] + (["vision.size=32"] if "pixels" in options else [])
         small["set"] = list({one.partition("=")[0]: one for one in narrow}.values())
     if command == "maze":
