@@ -292,7 +292,7 @@ def make_plan(
         elif cell.method != FROM_NOTHING:
             seeds = [seed for seed in cell.seeds if not any(seed in job.seeds for job in known)]
             jobs += [seeds_job(cell, chunk, names) for chunk in chunks(seeds, most)]
-    jobs = [*depth_first(jobs)]
+    jobs = depth_first(jobs)
     jobs += [figures_job(cell, jobs) for cell in cells.values() if cell.stage == "maze"]
     trained = [job.name for job in jobs if job.stage in ("pretrain", "finetune")]
     if trained:
@@ -306,15 +306,13 @@ def make_plan(
     return Plan(tuple(jobs), cells)
 
 
-def depth_first(jobs: Sequence[Job]) -> Iterator[Job]:
+def depth_first(jobs: Sequence[Job]) -> list[Job]:
     """The jobs in the order in which they start: each pretraining is followed by what learns from it.
 
     So the rows of a report are finished one after another.
     """
-    for first in jobs:
-        if not first.needs:
-            yield first
-            yield from (job for job in jobs if first.name in job.needs)
+    places = {job.name: place for place, job in enumerate(jobs)}
+    return sorted(jobs, key=lambda job: min(places[name] for name in (job.name, *job.needs) if name in places))
 
 
 def check_recorded(cells: dict[str, GridCell], recorded: Sequence[Job], out: Path) -> None:
@@ -356,11 +354,8 @@ def together(cell: GridCell, device: Device, group: int | None) -> int:
     if cell.stage == "maze":
         return fast
     lanes = cell.planned.run.objective.skills.dim if getattr(cell.planned, "skill", "") == "each" else 1
-    fit = (
-        fast
-        if group
-        else int(SHARE * device.memory / (run_memory(getattr(cell.planned, "sized", cell.planned.run)) * lanes))
-    )
+    run = cell.planned.sized if cell.stage == "pretrain" else cell.planned.run
+    fit = fast if group else int(SHARE * device.memory / (run_memory(run) * lanes))
     return max(1, min(fast // lanes, fit))
 
 
